@@ -1,0 +1,2 @@
+//! The `onebit` command.
+fn main() {}

@@ -1,1 +1,31 @@
-//! See the crate description in Cargo.toml.
+//! The closed set of operations that a Bonsai model is made of, and the contract of a device that runs them.
+//!
+//! A model's forward pass is *recorded once* into a [`Program`]: a list of [`Op`]s over handles, with the bytes each
+//! must move. A [`Backend`] compiles the program into a [`Plan`] and runs the plan for every step; tokens, positions,
+//! cache slots and page tables arrive as [`StepInputs`], so nothing is recorded again per token.
+//!
+//! This crate knows no file and no model. Its [`reference`] backend is the oracle: scalar, obvious and complete.
+
+#![forbid(unsafe_code)]
+
+mod activation;
+mod backend;
+mod cache;
+mod error;
+mod program;
+pub mod reference;
+mod rope;
+mod source;
+
+pub use activation::{Activations, QuantizedRow, quantize_row};
+pub use backend::{
+    Backend, Caps, FormatSupport, Fusions, Plan, PlanOptions, Segment, StepInputs, StepOutput, Ticket, UploadOptions,
+    Vector, Weight, WeightInfo, wait,
+};
+pub use cache::{Cache, CacheSpec, KvFormat, KvSpec, PAGE_ROWS, SlotState, StateSpec};
+pub use error::OpError;
+pub use program::{
+    Bucket, Epilogue, HeadMap, Norm, Op, Placement, Program, Recorder, Rows, StageCost, Tensor, TensorInfo, View,
+};
+pub use rope::{RopeTable, YarnScaling};
+pub use source::{Meta, SourceError, WeightSource};

@@ -1,0 +1,147 @@
+//! The recurrent half of a hybrid: causal convolution and the gated delta rule, token by token.
+//!
+//! Formula: Yang, Kautz, Hatamizadeh, "Gated Delta Networks" (2024), in the form that Qwen3-Next and Qwen3.5 use.
+
+use super::{Frame, SlotMemory, memory, pointwise};
+use crate::{HeadMap, OpError, Segment, View};
+
+/// What one token does to the matrices of all value heads.
+#[derive(Clone)]
+pub(super) struct Update {
+    /// Normalised keys, one for each value head: `(heads, key_dim)`.
+    keys: Vec<f32>,
+    /// `(heads, value_dim)`.
+    values: Vec<f32>,
+    log_decay: Vec<f32>,
+    beta: Vec<f32>,
+}
+
+fn slot<'a>(slots: &'a mut [Vec<SlotMemory>], segment: &Segment, layer: usize) -> Result<&'a mut SlotMemory, OpError> {
+    let count = slots.len();
+    let found = slots.get_mut(segment.slot).and_then(|layers| layers.get_mut(layer));
+    found.ok_or_else(|| OpError::Inputs(format!("state slot {} of {count}, layer {layer}", segment.slot)))
+}
+
+fn accepted(segment: &Segment, pending: usize) -> Result<usize, OpError> {
+    if segment.accepted <= pending {
+        return Ok(segment.accepted);
+    }
+    Err(OpError::Inputs(format!("{} rows accepted of {pending} pending", segment.accepted)))
+}
+
+/// `y[t] = silu(sum_j w[c][j] x[t - kernel + 1 + j])`, the rows before the step coming from the window.
+pub(super) fn conv_silu(
+    frame: &Frame<'_>,
+    x: View,
+    weight: &[f32],
+    kernel: usize,
+    layer: usize,
+) -> Result<Vec<Vec<f32>>, OpError> {
+    let rows = frame.read(x);
+    let channels = x.cols();
+    let mut out = vec![vec![0.0; channels]; rows.len()];
+    let mut memory = memory(frame.cache)?;
+    for segment in &frame.inputs.segments {
+        let state = slot(&mut memory.slots, segment, layer)?;
+        let keep = accepted(segment, state.pending_window.len())?;
+        let mut history: Vec<Vec<f32>> = state.window.chunks_exact(channels).map(<[f32]>::to_vec).collect();
+        history.extend(state.pending_window.drain(..).take(keep));
+        let start = history.len();
+        history.extend(rows[segment.rows.clone()].iter().cloned());
+        for (i, row) in segment.rows.clone().enumerate() {
+            for c in 0..channels {
+                let sum: f64 = (0..kernel)
+                    .map(|j| f64::from(weight[c * kernel + j]) * f64::from(history[start + i + 1 + j - kernel][c]))
+                    .sum();
+                out[row][c] = pointwise::silu(sum as f32);
+            }
+        }
+        let held = if segment.speculative {
+            state.pending_window = history[start..].to_vec();
+            start
+        } else {
+            history.len()
+        };
+        state.window = history[held + 1 - kernel..held].concat();
+    }
+    Ok(out)
+}
+
+/// The gated delta rule of one layer: `(rows, v.heads * v.dim)`.
+pub(super) fn gated_delta(
+    frame: &Frame<'_>,
+    qkv: [View; 3],
+    gates: [View; 2],
+    map: HeadMap,
+    eps: f32,
+    layer: usize,
+) -> Result<Vec<Vec<f32>>, OpError> {
+    let [q, k, v] = qkv;
+    let (queries, keys, values) = (frame.read(q), frame.read(k), frame.read(v));
+    let (log_decay, beta) = (frame.read(gates[0]), frame.read(gates[1]));
+    let key_head = |h: usize| match map {
+        HeadMap::Grouped => h / (v.heads / k.heads),
+        HeadMap::Tiled => h % k.heads,
+    };
+    let spread = |row: &[f32], factor: f64| -> Vec<f32> {
+        (0..v.heads).flat_map(|h| l2_normalised(&row[key_head(h) * k.dim..][..k.dim], eps, factor)).collect()
+    };
+    let mut out = vec![vec![0.0; v.cols()]; queries.len()];
+    let mut memory = memory(frame.cache)?;
+    for segment in &frame.inputs.segments {
+        let state = slot(&mut memory.slots, segment, layer)?;
+        let keep = accepted(segment, state.pending_delta.len())?;
+        for update in state.pending_delta.drain(..).take(keep) {
+            apply(&mut state.delta, &update, k.dim, v.dim);
+        }
+        let mut matrices = state.delta.clone();
+        for row in segment.rows.clone() {
+            let update = Update {
+                keys: spread(&keys[row], 1.0),
+                values: values[row].clone(),
+                log_decay: log_decay[row].clone(),
+                beta: beta[row].clone(),
+            };
+            apply(&mut matrices, &update, k.dim, v.dim);
+            let query = spread(&queries[row], (k.dim as f64).powf(-0.5));
+            for h in 0..v.heads {
+                let s = &matrices[h * k.dim * v.dim..][..k.dim * v.dim];
+                for d in 0..v.dim {
+                    let sum: f64 =
+                        (0..k.dim).map(|i| f64::from(query[h * k.dim + i]) * f64::from(s[i * v.dim + d])).sum();
+                    out[row][h * v.dim + d] = sum as f32;
+                }
+            }
+            if segment.speculative {
+                state.pending_delta.push(update);
+            }
+        }
+        if !segment.speculative {
+            state.delta = matrices;
+        }
+    }
+    Ok(out)
+}
+
+/// `x * rsqrt(sum(x^2) + eps) * factor`.
+fn l2_normalised(x: &[f32], eps: f32, factor: f64) -> Vec<f32> {
+    let sum: f64 = x.iter().map(|v| f64::from(*v) * f64::from(*v)).sum();
+    let inverse = factor / (sum + f64::from(eps)).sqrt();
+    x.iter().map(|v| (f64::from(*v) * inverse) as f32).collect()
+}
+
+/// `S *= exp(g)`; `d = beta * (v - S^T k)`; `S += k d^T`, for every value head.
+fn apply(matrices: &mut [f32], update: &Update, key_dim: usize, value_dim: usize) {
+    for (h, s) in matrices.chunks_exact_mut(key_dim * value_dim).enumerate() {
+        let key = &update.keys[h * key_dim..][..key_dim];
+        let decay = f64::from(update.log_decay[h]).exp() as f32;
+        s.iter_mut().for_each(|x| *x *= decay);
+        for d in 0..value_dim {
+            let read: f64 = (0..key_dim).map(|i| f64::from(key[i]) * f64::from(s[i * value_dim + d])).sum();
+            let delta = update.beta[h] * (update.values[h * value_dim + d] - read as f32);
+            for i in 0..key_dim {
+                s[i * value_dim + d] += key[i] * delta;
+            }
+        }
+    }
+}

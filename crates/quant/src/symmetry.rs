@@ -1,0 +1,69 @@
+//! The symmetry rule: when a stored bias carries no information and may be dropped.
+//!
+//! A binary weight is `s * (2 bit - 1)` and a ternary one `s * (code - 1)`, so the bias of an MLX group should be
+//! `-scale/2` or `-scale`. What is left over is the residual
+//!
+//! ```text
+//! 1 bit:  r = bias + scale/2        2 bit:  r = bias + scale
+//! ```
+//!
+//! Packs store binary16 numbers, so where `scale/2` is subnormal the bias was rounded and r is one such rounding;
+//! the published 27B has a handful of these groups. A kernel adds `r * sum(x)` for them, which is exact.
+
+use crate::format::Format;
+use crate::matrix::Matrix;
+
+/// Residual of one group.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Residual {
+    /// Row of the matrix.
+    pub row: usize,
+    /// Group inside the row.
+    pub group: usize,
+    /// `bias + scale/2` (1 bit) or `bias + scale` (2 bit).
+    pub value: f32,
+}
+
+/// What a matrix needs besides codes and scales.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Symmetry {
+    /// Every bias follows from its scale (always so for the GGUF formats that store `d` alone, and for dense).
+    Exact,
+    /// At most 1% of the groups deviate, listed in row and group order.
+    Rounding(Vec<Residual>),
+    /// The biases are needed as stored.
+    Affine,
+}
+
+impl Matrix<'_> {
+    /// Applies the symmetry rule. Reads only scales and biases, never the codes.
+    ///
+    /// A 1-bit or 2-bit MLX matrix is [`Symmetry::Exact`] when all residuals are zero (of either sign),
+    /// [`Symmetry::Rounding`] when at most 1% are not, else [`Symmetry::Affine`]. A residual that is not finite
+    /// makes the matrix affine: nothing may be derived from such numbers. 4-bit and 8-bit MLX and `Q4_1` are affine.
+    #[must_use]
+    pub fn symmetry(&self) -> Symmetry {
+        let factor = match self.format {
+            Format::Affine { bits: 1, .. } => 0.5,
+            Format::Affine { bits: 2, .. } => 1.0,
+            Format::Affine { .. } | Format::Q4_1 => return Symmetry::Affine,
+            _ => return Symmetry::Exact,
+        };
+        let groups = self.groups_per_row();
+        let limit = self.rows * groups / 100;
+        let mut residuals = Vec::new();
+        for row in 0..self.rows {
+            for group in 0..groups {
+                let params = self.affine_params(row, group);
+                let value = params.bias + factor * params.scale;
+                if value != 0.0 {
+                    if residuals.len() == limit || !value.is_finite() {
+                        return Symmetry::Affine;
+                    }
+                    residuals.push(Residual { row, group, value });
+                }
+            }
+        }
+        if residuals.is_empty() { Symmetry::Exact } else { Symmetry::Rounding(residuals) }
+    }
+}

@@ -126,6 +126,7 @@ pub enum HeadMap {
 }
 
 /// One operation. All temporaries are f32; sums are f32 or wider.
+#[expect(missing_docs, reason = "each variant's formula names its fields")]
 #[derive(Clone)]
 pub enum Op {
     /// `out[r] = table[token[r]]`.

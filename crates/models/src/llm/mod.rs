@@ -1,0 +1,4 @@
+//! Language models, one file each.
+
+pub(crate) mod qwen3;
+pub(crate) mod qwen35;

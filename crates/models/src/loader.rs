@@ -1,0 +1,225 @@
+//! From named tensors to uploaded weights, with shape checks on the way.
+
+use crate::ModelError;
+use onebit_ops::{Backend, UploadOptions, Vector, Weight, WeightSource};
+use onebit_quant::{Format, Matrix};
+
+/// Wishes at loading.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct LoadOptions {
+    /// Keep offsets even where they can be derived.
+    pub keep_biases: bool,
+}
+
+/// How far loading is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Progress {
+    /// Bytes of the checkpoint uploaded so far.
+    pub bytes: u64,
+    /// Bytes in all.
+    pub total: u64,
+}
+
+/// What a part of the model is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum PartKind {
+    /// Token embedding (and the head, when tied).
+    Embedding,
+    /// Full attention projections.
+    Attention,
+    /// Delta-rule projections.
+    Delta,
+    /// Feed-forward projections.
+    Mlp,
+    /// Output head of its own.
+    Head,
+}
+
+impl std::fmt::Display for PartKind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            PartKind::Embedding => "embedding",
+            PartKind::Attention => "attention",
+            PartKind::Delta => "delta rule",
+            PartKind::Mlp => "feed-forward",
+            PartKind::Head => "head",
+        })
+    }
+}
+
+/// One matrix of the checkpoint as the model uses it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Part {
+    /// Name of the fused weight that it goes into.
+    pub weight: String,
+    /// Tensor name in the checkpoint, without `.weight`.
+    pub tensor: String,
+    /// Use.
+    pub kind: PartKind,
+    /// Stored format.
+    pub format: Format,
+    /// Outputs.
+    pub rows: usize,
+    /// Inputs.
+    pub cols: usize,
+    /// Bytes in the file: codes, scales and offsets.
+    pub bytes: u64,
+}
+
+/// Every matrix of a model, found without reading weights.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Outline {
+    /// In forward order.
+    pub parts: Vec<Part>,
+}
+
+impl Outline {
+    /// Bytes of all matrices.
+    pub fn bytes(&self) -> u64 {
+        self.parts.iter().map(|p| p.bytes).sum()
+    }
+}
+
+/// Where the loader puts what it finds: on a device, or only into a list.
+pub(crate) enum Target<'a> {
+    Device { backend: &'a dyn Backend, options: LoadOptions, progress: &'a mut dyn FnMut(Progress), total: u64 },
+    Outline,
+}
+
+/// Resolves names, checks shapes, uploads.
+pub(crate) struct Loader<'a> {
+    pub(crate) source: &'a dyn WeightSource,
+    target: Target<'a>,
+    prefix: &'static str,
+    head: &'static str,
+    outline: Outline,
+    bytes: u64,
+}
+
+/// A module's leaf name: in Hugging Face files and in GGUF.
+pub(crate) type Leaf = (&'static str, &'static str);
+
+/// Prefixes under which Hugging Face and MLX writers put the language model, with the head's name beside.
+const PREFIXES: [(&str, &str); 3] =
+    [("language_model.model.", "language_model.lm_head"), ("model.language_model.", "lm_head"), ("model.", "lm_head")];
+
+impl<'a> Loader<'a> {
+    pub(crate) fn new(source: &'a dyn WeightSource, target: Target<'a>) -> Result<Self, ModelError> {
+        let (prefix, head) = if source.is_gguf() {
+            ("", "output")
+        } else {
+            let names = source.tensors();
+            let found = PREFIXES.into_iter().find(|(prefix, _)| {
+                let table = format!("{prefix}embed_tokens.weight");
+                names.iter().any(|(name, _)| *name == table)
+            });
+            found.ok_or_else(|| ModelError::MissingTensor("model.embed_tokens.weight".to_owned()))?
+        };
+        Ok(Loader { source, target, prefix, head, outline: Outline::default(), bytes: 0 })
+    }
+
+    /// What has been found so far.
+    pub(crate) fn outline(&self) -> &Outline {
+        &self.outline
+    }
+
+    pub(crate) fn into_outline(self) -> Outline {
+        self.outline
+    }
+
+    /// Full name of a module outside the layers.
+    pub(crate) fn global(&self, leaf: Leaf) -> String {
+        if self.source.is_gguf() { leaf.1.to_owned() } else { format!("{}{}", self.prefix, leaf.0) }
+    }
+
+    /// Full name of a module of layer `i`.
+    pub(crate) fn layer(&self, i: usize, leaf: Leaf) -> String {
+        if self.source.is_gguf() {
+            format!("blk.{i}.{}", leaf.1)
+        } else {
+            format!("{}layers.{i}.{}", self.prefix, leaf.0)
+        }
+    }
+
+    /// Name of the output head's module.
+    pub(crate) fn head_name(&self) -> String {
+        self.head.to_owned()
+    }
+
+    /// The matrix of a module, which must be there.
+    pub(crate) fn matrix(&self, name: &str) -> Result<Matrix<'a>, ModelError> {
+        self.source.matrix(name)?.ok_or_else(|| ModelError::MissingTensor(format!("{name}.weight")))
+    }
+
+    /// Uploads modules of equal width as one weight. `None` for an outline.
+    pub(crate) fn weight(
+        &mut self,
+        kind: PartKind,
+        weight: &str,
+        members: &[(String, [usize; 2])],
+    ) -> Result<Option<Weight>, ModelError> {
+        let mut parts = Vec::with_capacity(members.len());
+        for (name, [rows, cols]) in members {
+            let matrix = self.matrix(name)?;
+            if (matrix.rows, matrix.cols) != (*rows, *cols) {
+                return Err(ModelError::TensorShape {
+                    tensor: format!("{name}.weight"),
+                    wanted: format!("[{rows}, {cols}]"),
+                    got: format!("[{}, {}]", matrix.rows, matrix.cols),
+                });
+            }
+            let bytes = matrix.bytes() as u64;
+            self.outline.parts.push(Part {
+                weight: weight.to_owned(),
+                tensor: name.clone(),
+                kind,
+                format: matrix.format,
+                rows: *rows,
+                cols: *cols,
+                bytes,
+            });
+            self.bytes += bytes;
+            parts.push(matrix);
+        }
+        let Target::Device { backend, options, progress, total } = &mut self.target else { return Ok(None) };
+        let uploaded = backend.upload(weight, &parts, UploadOptions { keep_biases: options.keep_biases })?;
+        members.iter().for_each(|(name, _)| self.source.release(name));
+        progress(Progress { bytes: self.bytes, total: *total });
+        Ok(Some(uploaded))
+    }
+
+    /// A float tensor of `len` values, widened to f32.
+    pub(crate) fn values(&self, name: &str, len: usize) -> Result<Vec<f32>, ModelError> {
+        let (shape, values) = self.source.dense(name)?.ok_or_else(|| ModelError::MissingTensor(name.to_owned()))?;
+        if values.len() != len {
+            return Err(ModelError::TensorShape {
+                tensor: name.to_owned(),
+                wanted: format!("{len} values"),
+                got: format!("{shape:?}"),
+            });
+        }
+        if let Some(bad) = values.iter().find(|v| !v.is_finite()) {
+            return Err(ModelError::UnsupportedValue {
+                key: format!("tensor {name}"),
+                found: bad.to_string(),
+                wanted: "finite values; download the file again".to_owned(),
+            });
+        }
+        Ok(values)
+    }
+
+    /// Puts values on the device. `None` for an outline.
+    pub(crate) fn vector(&self, values: &[f32]) -> Result<Option<Vector>, ModelError> {
+        match &self.target {
+            Target::Device { backend, .. } => Ok(Some(backend.upload_vector(values)?)),
+            Target::Outline => Ok(None),
+        }
+    }
+
+    /// The RMS norm gain of a module, plus `offset` where the file stores it zero-centred.
+    pub(crate) fn gain(&self, module: &str, len: usize, offset: f32) -> Result<Option<Vector>, ModelError> {
+        let mut values = self.values(&format!("{module}.weight"), len)?;
+        values.iter_mut().for_each(|v| *v += offset);
+        self.vector(&values)
+    }
+}

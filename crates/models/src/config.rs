@@ -12,6 +12,14 @@ pub(crate) struct Config<'a> {
 /// One value's names: in `config.json`, and in GGUF without the architecture prefix.
 pub(crate) type Key = (&'static str, &'static str);
 
+// Keys that every decoder here has.
+pub(crate) const LAYERS: Key = ("num_hidden_layers", "block_count");
+pub(crate) const HEADS: Key = ("num_attention_heads", "attention.head_count");
+pub(crate) const KV_HEADS: Key = ("num_key_value_heads", "attention.head_count_kv");
+pub(crate) const HEAD_DIM: Key = ("head_dim", "attention.key_length");
+pub(crate) const EPS: Key = ("rms_norm_eps", "attention.layer_norm_rms_epsilon");
+pub(crate) const CONTEXT: Key = ("max_position_embeddings", "context_length");
+
 impl<'a> Config<'a> {
     pub(crate) fn new(source: &'a dyn WeightSource) -> Self {
         let arch = source.meta("general.architecture");

@@ -6,6 +6,12 @@ use onebit_ops::{Meta, Norm, Recorder, Vector, View, Weight};
 
 pub(crate) const EMBED: Leaf = ("embed_tokens", "token_embd");
 pub(crate) const FINAL_NORM: Leaf = ("norm", "output_norm");
+pub(crate) const Q: Leaf = ("self_attn.q_proj", "attn_q");
+pub(crate) const K: Leaf = ("self_attn.k_proj", "attn_k");
+pub(crate) const V: Leaf = ("self_attn.v_proj", "attn_v");
+pub(crate) const O: Leaf = ("self_attn.o_proj", "attn_output");
+pub(crate) const Q_NORM: Leaf = ("self_attn.q_norm", "attn_q_norm");
+pub(crate) const K_NORM: Leaf = ("self_attn.k_norm", "attn_k_norm");
 pub(crate) const GATE: Leaf = ("mlp.gate_proj", "ffn_gate");
 pub(crate) const UP: Leaf = ("mlp.up_proj", "ffn_up");
 pub(crate) const DOWN: Leaf = ("mlp.down_proj", "ffn_down");

@@ -6,8 +6,8 @@
 //! y = h + down(silu(gate(rms h)) * up(rms h))
 //! ```
 
-use crate::config::{Config, Key};
-use crate::layers::{self, Ends, INPUT_NORM, Mlp, norm, tap, tied};
+use crate::config::{CONTEXT, Config, EPS, HEAD_DIM, HEADS, KV_HEADS, LAYERS};
+use crate::layers::{self, Ends, INPUT_NORM, K, K_NORM, Mlp, O, Q, Q_NORM, V, norm, tap, tied};
 use crate::loader::{Leaf, Loader, PartKind};
 use crate::model::{Architecture, Facts, Forward, KvShape};
 use crate::registry::Loaded;
@@ -15,19 +15,6 @@ use crate::{ModelError, Outline};
 use onebit_ops::{Meta, Norm, Recorder, RopeTable, Weight};
 use std::sync::Arc;
 
-const LAYERS: Key = ("num_hidden_layers", "block_count");
-const HEADS: Key = ("num_attention_heads", "attention.head_count");
-const KV_HEADS: Key = ("num_key_value_heads", "attention.head_count_kv");
-const HEAD_DIM: Key = ("head_dim", "attention.key_length");
-const EPS: Key = ("rms_norm_eps", "attention.layer_norm_rms_epsilon");
-const CONTEXT: Key = ("max_position_embeddings", "context_length");
-
-const Q: Leaf = ("self_attn.q_proj", "attn_q");
-const K: Leaf = ("self_attn.k_proj", "attn_k");
-const V: Leaf = ("self_attn.v_proj", "attn_v");
-const O: Leaf = ("self_attn.o_proj", "attn_output");
-const Q_NORM: Leaf = ("self_attn.q_norm", "attn_q_norm");
-const K_NORM: Leaf = ("self_attn.k_norm", "attn_k_norm");
 const MLP_NORM: Leaf = ("post_attention_layernorm", "ffn_norm");
 
 struct Qwen3 {

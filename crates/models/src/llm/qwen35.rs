@@ -11,8 +11,8 @@
 //! file: grouped in Hugging Face and MLX files, tiled in GGUF ([`HeadMap`]).
 
 use crate::ModelError;
-use crate::config::{Config, Key};
-use crate::layers::{self, Ends, INPUT_NORM, Mlp, norm, tap, tied};
+use crate::config::{CONTEXT, Config, EPS, HEAD_DIM, HEADS, KV_HEADS, Key, LAYERS};
+use crate::layers::{self, Ends, INPUT_NORM, K, K_NORM, Mlp, O, Q, Q_NORM, V, norm, tap, tied};
 use crate::llm::qwen3::parameters;
 use crate::loader::{Leaf, Loader, PartKind};
 use crate::model::{Architecture, Facts, Forward, KvShape, StateShape};
@@ -20,23 +20,11 @@ use crate::registry::Loaded;
 use onebit_ops::{HeadMap, Meta, Norm, Recorder, RopeTable, Vector, View, Weight};
 use std::sync::Arc;
 
-const LAYERS: Key = ("num_hidden_layers", "block_count");
-const HEADS: Key = ("num_attention_heads", "attention.head_count");
-const KV_HEADS: Key = ("num_key_value_heads", "attention.head_count_kv");
-const HEAD_DIM: Key = ("head_dim", "attention.key_length");
-const EPS: Key = ("rms_norm_eps", "attention.layer_norm_rms_epsilon");
-const CONTEXT: Key = ("max_position_embeddings", "context_length");
 const KEY_HEADS: Key = ("linear_num_key_heads", "ssm.group_count");
 const VALUE_HEADS: Key = ("linear_num_value_heads", "ssm.time_step_rank");
 const KEY_DIM: Key = ("linear_key_head_dim", "ssm.state_size");
 const KERNEL: Key = ("linear_conv_kernel_dim", "ssm.conv_kernel");
 
-const Q: Leaf = ("self_attn.q_proj", "attn_q");
-const K: Leaf = ("self_attn.k_proj", "attn_k");
-const V: Leaf = ("self_attn.v_proj", "attn_v");
-const O: Leaf = ("self_attn.o_proj", "attn_output");
-const Q_NORM: Leaf = ("self_attn.q_norm", "attn_q_norm");
-const K_NORM: Leaf = ("self_attn.k_norm", "attn_k_norm");
 const MLP_NORM: Leaf = ("post_attention_layernorm", "post_attention_norm");
 const IN_QKV: Leaf = ("linear_attn.in_proj_qkv", "attn_qkv");
 const IN_Z: Leaf = ("linear_attn.in_proj_z", "attn_gate");

@@ -1,7 +1,7 @@
 //! From named tensors to uploaded weights, with shape checks on the way.
 
 use crate::ModelError;
-use onebit_ops::{Backend, UploadOptions, Vector, Weight, WeightSource};
+use onebit_ops::{Backend, DenseTensor, UploadOptions, Vector, Weight, WeightSource};
 use onebit_quant::{Format, Matrix};
 
 /// Wishes at loading.
@@ -190,7 +190,8 @@ impl<'a> Loader<'a> {
 
     /// A float tensor of `len` values, widened to f32.
     pub(crate) fn values(&self, name: &str, len: usize) -> Result<Vec<f32>, ModelError> {
-        let (shape, values) = self.source.dense(name)?.ok_or_else(|| ModelError::MissingTensor(name.to_owned()))?;
+        let found = self.source.dense(name)?;
+        let DenseTensor { shape, values } = found.ok_or_else(|| ModelError::MissingTensor(name.to_owned()))?;
         if values.len() != len {
             return Err(ModelError::TensorShape {
                 tensor: name.to_owned(),

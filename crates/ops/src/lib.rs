@@ -28,4 +28,4 @@ pub use program::{
     Bucket, Epilogue, HeadMap, Norm, Op, Placement, Program, Recorder, Rows, StageCost, Tensor, TensorInfo, View,
 };
 pub use rope::{RopeTable, YarnScaling};
-pub use source::{Meta, SourceError, WeightSource};
+pub use source::{DenseTensor, Meta, SourceError, WeightSource};

@@ -50,6 +50,15 @@ impl Meta {
     }
 }
 
+/// A small float tensor, widened to f32.
+#[derive(Debug, Clone, PartialEq)]
+pub struct DenseTensor {
+    /// Outermost dimension first.
+    pub shape: Vec<usize>,
+    /// Row-major.
+    pub values: Vec<f32>,
+}
+
 /// A weight source failed; the sentence already names file and tensor.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[error("{0}")]
@@ -70,11 +79,11 @@ pub trait WeightSource: Sync {
     /// # Errors
     /// When the tensor is there and cannot be read as a matrix.
     fn matrix(&self, base: &str) -> Result<Option<Matrix<'_>>, SourceError>;
-    /// The float tensor of exactly this name, widened to f32, with its shape; or `None`.
+    /// The float tensor of exactly this name, widened to f32; or `None`.
     ///
     /// # Errors
     /// When the tensor is there and is not a float tensor.
-    fn dense(&self, name: &str) -> Result<Option<(Vec<usize>, Vec<f32>)>, SourceError>;
+    fn dense(&self, name: &str) -> Result<Option<DenseTensor>, SourceError>;
     /// Tells the source that the pages of this matrix are no longer needed (they can be read again).
     fn release(&self, base: &str);
 }

@@ -1,0 +1,129 @@
+//! The bytes of one weight file: mapped, or read into memory. The only unsafe code of the crate is here.
+//!
+//! **Hazard of mapping.** The operating system serves a mapped page from the file when it is first touched. If
+//! another program shortens the file meanwhile, touching a page beyond the new end kills this process with SIGBUS,
+//! which no check can fully prevent. Lengths are therefore compared again before every slice is handed out, which
+//! catches a file that shrank since it was opened, and `mmap: false` reads everything up front and has no such hazard.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use memmap2::Mmap;
+
+use crate::error::{Error, Problem};
+use crate::{Parsed, sniff};
+
+/// First read of a header in memory mode.
+const FIRST_READ: u64 = 64 << 10;
+
+#[derive(Debug)]
+enum Bytes {
+    Mapped(Mmap),
+    Owned(Vec<u8>),
+}
+
+/// One open weight file.
+#[derive(Debug)]
+pub(crate) struct Storage {
+    path: PathBuf,
+    file: File,
+    len: u64,
+    bytes: Bytes,
+}
+
+impl Storage {
+    /// Opens a file and parses its header, before the rest is read in memory mode.
+    pub(crate) fn open<T>(
+        path: &Path,
+        mmap: bool,
+        parse: impl Fn(&[u8], u64) -> Result<Parsed<T>, Problem>,
+    ) -> Result<(Self, T), Error> {
+        let fail = |problem| Error::new(path, problem);
+        let file = File::open(path).map_err(|e| {
+            fail(if e.kind() == std::io::ErrorKind::NotFound { Problem::NotFound } else { Problem::Io(e) })
+        })?;
+        let len = file.metadata().map_err(|e| fail(e.into()))?.len();
+        if len == 0 {
+            return Err(fail(Problem::Empty));
+        }
+        let bytes =
+            if mmap { Bytes::Mapped(map(&file).map_err(|e| fail(e.into()))?) } else { Bytes::Owned(Vec::new()) };
+        let mut storage = Self { path: path.to_owned(), file, len, bytes };
+        storage.read_to(FIRST_READ)?;
+        let header = loop {
+            let have = storage.all().len() as u64;
+            sniff::check(storage.all(), len).map_err(fail)?;
+            match parse(storage.all(), len).map_err(fail)? {
+                Parsed::Header(header) => break header,
+                // Doubling keeps the repeated parsing linear in the header's length.
+                Parsed::NeedBytes(n) if have < len => storage.read_to(n.max(2 * have))?,
+                Parsed::NeedBytes(n) => return Err(fail(Problem::Truncated { wanted: n.max(len + 1), got: len })),
+            }
+        };
+        storage.read_to(len)?;
+        Ok((storage, header))
+    }
+
+    fn all(&self) -> &[u8] {
+        match &self.bytes {
+            Bytes::Mapped(map) => map,
+            Bytes::Owned(bytes) => bytes,
+        }
+    }
+
+    /// In memory mode, reads on until `target` bytes (at most the whole file) are there.
+    fn read_to(&mut self, target: u64) -> Result<(), Error> {
+        let Bytes::Owned(bytes) = &mut self.bytes else { return Ok(()) };
+        let target = target.min(self.len);
+        let more = target.saturating_sub(bytes.len() as u64);
+        let got = (&self.file).take(more).read_to_end(bytes);
+        let got = got.map_err(|e| Error::new(&self.path, e.into()))? as u64;
+        if got < more {
+            let got = bytes.len() as u64;
+            return Err(Error::new(&self.path, Problem::Changed { wanted: self.len, got }));
+        }
+        Ok(())
+    }
+
+    /// `len` bytes from `offset`, after checking that the file still has the length that it was opened with.
+    pub(crate) fn slice(&self, offset: u64, len: u64) -> Result<&[u8], Error> {
+        if let Bytes::Mapped(_) = self.bytes {
+            let now = self.file.metadata().map_err(|e| Error::new(&self.path, e.into()))?.len();
+            if now != self.len {
+                return Err(Error::new(&self.path, Problem::Changed { wanted: self.len, got: now }));
+            }
+        }
+        let range = usize::try_from(offset).ok().zip(offset.checked_add(len).and_then(|e| usize::try_from(e).ok()));
+        range.and_then(|(start, end)| self.all().get(start..end)).ok_or_else(|| {
+            Error::new(&self.path, Problem::Truncated { wanted: offset.saturating_add(len), got: self.len })
+        })
+    }
+
+    /// Gives the pages behind a range back to the operating system; they are read again when touched.
+    pub(crate) fn release(&self, offset: u64, len: u64) {
+        if let Bytes::Mapped(map) = &self.bytes {
+            drop_pages(map, offset as usize, len as usize);
+        }
+    }
+}
+
+fn map(file: &File) -> std::io::Result<Mmap> {
+    // SAFETY: the map is read-only and private. Rust asks that nobody changes the file meanwhile, which no program
+    // can guarantee about files of others; the module's documentation states the hazard and the way round it.
+    unsafe { Mmap::map(file) }
+}
+
+#[cfg(unix)]
+fn drop_pages(map: &Mmap, offset: usize, len: usize) {
+    if len == 0 || offset.checked_add(len).is_none_or(|end| end > map.len()) {
+        return;
+    }
+    // Advice is only advice: when it fails the pages stay resident, and nothing else changes.
+    // SAFETY: MADV_DONTNEED on a private mapping of a file that is never written through the map: the pages hold no
+    // data of their own and are read from the file again, so no reader sees other bytes than before.
+    let _ = unsafe { map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, offset, len) };
+}
+
+#[cfg(not(unix))]
+fn drop_pages(_map: &Mmap, _offset: usize, _len: usize) {}

@@ -17,8 +17,8 @@ pub(crate) enum Files {
     Gguf(Vec<(String, PathBuf)>),
 }
 
-/// Weight files of a folder: the index, else `model.safetensors`, else the only `.safetensors` file, else the only
-/// GGUF model (vision projectors and drafters do not count).
+/// Weight files of a folder: the index, else `model.safetensors`, else the only GGUF model (vision projectors and
+/// drafters do not count), else the only `.safetensors` file.
 pub(crate) fn in_folder(folder: &Path) -> Result<Files, Error> {
     let mut names = Vec::new();
     let listing = fs::read_dir(folder).map_err(|e| Error::new(folder, e.into()))?;
@@ -38,15 +38,20 @@ pub(crate) fn in_folder(folder: &Path) -> Result<Files, Error> {
     if let Some(index) = index.or(if single.is_none() && indexes.len() == 1 { indexes.first() } else { None }) {
         return sharded(folder, &folder.join(index));
     }
-    if let Some(name) = single.or(if weights.len() == 1 { weights.first() } else { None }) {
-        return Ok(Files::Safetensors { shards: vec![(name.clone(), folder.join(name))], index: None });
+    if let Some(name) = single {
+        return Ok(one_safetensors(folder, name));
     }
     let models: Vec<String> = with(".gguf").into_iter().filter(|name| is_model(name)).collect();
-    match models.as_slice() {
-        [name] => splits(&folder.join(name)),
-        [] => Err(Error::new(folder, Problem::NoWeights(found(&names)))),
+    match (models.as_slice(), weights.as_slice()) {
+        ([name], _) => splits(&folder.join(name)),
+        ([], [name]) => Ok(one_safetensors(folder, name)),
+        ([], _) => Err(Error::new(folder, Problem::NoWeights(found(&names)))),
         _ => Err(Error::new(folder, Problem::SeveralModels(models))),
     }
+}
+
+fn one_safetensors(folder: &Path, name: &str) -> Files {
+    Files::Safetensors { shards: vec![(name.to_owned(), folder.join(name))], index: None }
 }
 
 /// Whether a GGUF file name stands for a model of its own: not a projector, not a drafter, not a later split.

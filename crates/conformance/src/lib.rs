@@ -32,6 +32,7 @@
 mod bound;
 mod cases;
 mod check;
+mod delta_case;
 mod prng;
 mod rows;
 mod session;
@@ -99,6 +100,17 @@ macro_rules! __groups {
             matmul_integers
             matmul_surroundings
             replay
+            embedding
+            norms
+            rope
+            gates
+            select
+            attention
+            conv
+            gated_delta
+            speculation
+            slots
+            neighbours
         }
     };
 }

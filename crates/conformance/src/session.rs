@@ -57,7 +57,12 @@ impl<'a> Session<'a> {
 
     /// Runs a step to its end.
     pub(crate) fn step(&self, inputs: &StepInputs) -> StepOutput {
-        must(&self.case, self.backend.run(&self.plan, inputs.clone()).and_then(|t| wait(self.backend, t)))
+        must(&self.case, self.try_step(inputs))
+    }
+
+    /// Runs a step that may be refused.
+    pub(crate) fn try_step(&self, inputs: &StepInputs) -> Result<StepOutput, OpError> {
+        wait(self.backend, self.backend.run(&self.plan, inputs.clone())?)
     }
 
     /// Runs a step and takes the output called `y`.
@@ -65,14 +70,22 @@ impl<'a> Session<'a> {
         take(&self.case, self.step(inputs), "y")
     }
 
+    /// Zeroes a state slot.
     pub(crate) fn clear_slot(&self, slot: usize) {
-        must(&self.case, self.backend.clear_slot(&self.cache, slot));
+        must(&self.case, self.try_clear(slot));
     }
 
+    /// Zeroes a state slot that may not exist.
+    pub(crate) fn try_clear(&self, slot: usize) -> Result<(), OpError> {
+        self.backend.clear_slot(&self.cache, slot)
+    }
+
+    /// Copies a state slot.
     pub(crate) fn copy_slot(&self, from: usize, to: usize) {
         must(&self.case, self.backend.copy_slot(&self.cache, from, to));
     }
 
+    /// Reads a layer of a state slot.
     pub(crate) fn read_slot(&self, slot: usize, layer: usize) -> SlotState {
         must(&self.case, self.backend.read_slot(&self.cache, slot, layer))
     }

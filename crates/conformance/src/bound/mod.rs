@@ -9,6 +9,7 @@
 //! Two results are compared, the backend's and the reference's, so every bound is taken twice.
 
 pub(crate) mod attention;
+pub(crate) mod conv;
 pub(crate) mod delta;
 pub(crate) mod linear;
 
@@ -24,8 +25,14 @@ pub(crate) fn gamma(n: usize) -> f64 {
     n.min(6.0 * n.sqrt()) * UNIT
 }
 
-/// Relative error of one evaluation of exp, sigmoid, silu, softplus, sin or cos: 8 units.
-pub(crate) const FUNCTION: f64 = 8.0 * UNIT;
+/// Relative error of one evaluation of exp, sigmoid or silu at `x`: 8 units, and the rounding of `x log2(e)` where a
+/// device has only a power of two.
+pub(crate) fn function(x: f64) -> f64 {
+    (8.0 + x.abs()) * UNIT
+}
+
+/// Absolute error of one sine or cosine: 8 units.
+pub(crate) const ANGLE: f64 = 8.0 * UNIT;
 
 /// Relative error of `x * rsqrt(mean(x^2) + eps) * gain`: half that of the sum of squares, the square root, and two
 /// products.
@@ -42,10 +49,15 @@ pub(crate) struct Near {
     pub(crate) error: f64,
 }
 
-/// `silu(gate) * up`: `|silu'| <= 1.1`, and three roundings of which one is a function.
-pub(crate) fn swiglu(gate: Near, up: Near) -> Near {
-    let silu = gate.value / (1.0 + (-gate.value).exp());
-    let value = silu * up.value;
-    let carried = 1.1 * gate.error * (up.value.abs() + up.error) + (silu.abs() + 1.1 * gate.error) * up.error;
-    Near { value, error: carried + (FUNCTION + 2.0 * UNIT) * value.abs() + TINY }
+/// `silu(x)`: `|silu'| <= 1.1`.
+pub(crate) fn silu(x: Near) -> Near {
+    let value = x.value / (1.0 + (-x.value).exp());
+    Near { value, error: 1.1 * x.error + (function(x.value) + UNIT) * value.abs() + TINY }
+}
+
+/// `a * b`, rounded.
+pub(crate) fn product(a: Near, b: Near) -> Near {
+    let value = a.value * b.value;
+    let carried = a.error * (b.value.abs() + b.error) + a.value.abs() * b.error;
+    Near { value, error: carried + UNIT * value.abs() + TINY }
 }

@@ -1,7 +1,7 @@
 //! Norm in front, residual and `silu(gate) * up` behind a product, fused or not.
 
 use crate::bound::linear::linear;
-use crate::bound::{self, Near, UNIT, swiglu};
+use crate::bound::{self, Near, UNIT, product, silu};
 use crate::check::Suite;
 use crate::rows;
 use crate::session::{Twin, bucket, first, stateless};
@@ -61,7 +61,7 @@ fn all_epilogues(suite: &mut Suite<'_>, format: Format, kind: Activations, cols:
         .zip(&table)
         .map(|(row, table)| row.iter().zip(&table[cols..]).map(|(y, r)| added(*y, *r)).collect());
     let paired = linear(&[&gate, &up], &normed, error, kind);
-    let gated = paired.iter().map(|row| (0..OUT / 2).map(|c| swiglu(row[c], row[c + OUT / 2])).collect());
+    let gated = paired.iter().map(|row| (0..OUT / 2).map(|c| product(silu(row[c]), row[c + OUT / 2])).collect());
     let exact: [(&str, Vec<Vec<Near>>); 3] =
         [("norm", linear(&[&w], &normed, error, kind)), ("residual", residual.collect()), ("swiglu", gated.collect())];
     for m in [1, 4, 13] {

@@ -32,12 +32,12 @@ mod tokenizer_json;
 mod tool_parse;
 mod tools;
 
-// CHAT
+pub use chat::{ChatTemplate, RenderOptions};
 pub use error::{ChatError, StopError, TokenizerError};
 pub use gguf_vocab::GgufVocab;
 pub use message::{Content, Message, Part, Role};
 pub use output::{OutputPiece, OutputSplitter};
-// PROMPT
+pub use prompt::Prompt;
 pub use stop::{StopMatcher, StopPiece};
 pub use stop_tokens::stop_tokens;
 pub use stream::TextStream;

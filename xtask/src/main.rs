@@ -1,2 +1,53 @@
-//! Repository chores.
-fn main() {}
+//! Repository chores. `cargo xtask` lists them.
+
+mod ci;
+mod cross;
+mod fuzz;
+mod goldens;
+mod process;
+mod release;
+mod tidy;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+const HELP: &str = "\
+usage: cargo xtask COMMAND
+
+  ci                    everything that CI runs: format, lints, docs, tidy, licences, tests
+  tidy                  the rules of ARCHITECTURE.md that a program can check
+  cross                 cargo check for the other platforms whose standard library can be had here
+  goldens FULL          rebuild testdata/golden from the full cases in folder FULL, then check it
+  fuzz [SECONDS]        run every fuzz target for so long (60)
+  release [--check]     one tarball with the binary, its docs and completions; --check runs it in a bare root";
+
+/// The folder that holds the workspace.
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the workspace").to_path_buf()
+}
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = args.iter().map(String::as_str).collect();
+    let result = match words.as_slice() {
+        ["ci"] => ci::run(&root()),
+        ["tidy"] => tidy::run(&root()),
+        ["cross"] => cross::run(&root()),
+        ["goldens", full] => goldens::run(&root(), Path::new(full)),
+        ["fuzz"] => fuzz::run(&root(), 60),
+        ["fuzz", seconds] if seconds.parse::<u64>().is_ok() => fuzz::run(&root(), seconds.parse().unwrap_or(60)),
+        ["release"] => release::run(&root(), false),
+        ["release", "--check"] => release::run(&root(), true),
+        _ => {
+            eprintln!("{HELP}");
+            return ExitCode::from(2);
+        }
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -19,10 +19,9 @@ pub(super) fn documented(tree: &Tree) -> Result<Vec<String>> {
     if code.is_empty() {
         breaches.push(format!("no flag found in {ARGUMENTS}"));
     }
-    let document = tree.text(DOCUMENT);
-    // The first cell of a table row names what the row is about.
-    let rows =
-        document.lines().filter(|line| line.starts_with("| `")).map(|line| line.split('|').nth(1).unwrap_or_default());
+    // The first cell of a table row names what the row is about. A bar inside a cell is written with a backslash.
+    let document = tree.text(DOCUMENT).replace("\\|", "/");
+    let rows = document.lines().filter(|line| line.starts_with("| `")).filter_map(|line| line.split('|').nth(1));
     let named: BTreeSet<String> = rows.flat_map(names).collect();
     breaches.extend(code.difference(&named).map(|name| format!("{name} is not in {DOCUMENT}")));
     let unknown = named.difference(&code).filter(|name| !BUILT_IN.contains(&name.as_str()));

@@ -4,6 +4,7 @@ mod ci;
 mod cross;
 mod fuzz;
 mod goldens;
+mod picture;
 mod process;
 mod release;
 mod tidy;
@@ -19,11 +20,17 @@ usage: cargo xtask COMMAND
   cross                 cargo check for the other platforms whose standard library can be had here
   goldens FULL          rebuild testdata/golden from the full cases in folder FULL, then check it
   fuzz [SECONDS]        run every fuzz target for so long (60)
+  picture               redraw docs/screenshot.svg from what the binary prints
   release [--check]     one tarball with the binary, its docs and completions; --check runs it in a bare root";
 
 /// The folder that holds the workspace.
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the workspace").to_path_buf()
+}
+
+/// The folder that cargo builds in.
+fn target_dir(root: &Path) -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from)
 }
 
 fn main() -> ExitCode {
@@ -36,6 +43,7 @@ fn main() -> ExitCode {
         ["goldens", full] => goldens::run(&root(), Path::new(full)),
         ["fuzz"] => fuzz::run(&root(), 60),
         ["fuzz", seconds] if seconds.parse::<u64>().is_ok() => fuzz::run(&root(), seconds.parse().unwrap_or(60)),
+        ["picture"] => picture::run(&root()),
         ["release"] => release::run(&root(), false),
         ["release", "--check"] => release::run(&root(), true),
         _ => {

@@ -1,6 +1,7 @@
 //! `cargo xtask release`: one tarball with the stripped binary and what belongs to it.
 
 use crate::process::{cargo, output, run as run_command, succeeds};
+use crate::target_dir;
 use anyhow::{Context, Result, ensure};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -63,14 +64,17 @@ pub(crate) fn run(root: &Path, check: bool) -> Result<()> {
     if check { run_in_bare_root(root, &tarball, &name) } else { Ok(()) }
 }
 
+/// The Debian release of this machine: the oldest that a binary built here is promised to run on.
+fn release_name() -> String {
+    let text = fs::read_to_string("/etc/os-release").unwrap_or_default();
+    let line = text.lines().find_map(|l| l.strip_prefix("VERSION_CODENAME="));
+    line.unwrap_or("stable").to_owned()
+}
+
 fn host() -> Result<String> {
     let text = output(Command::new("rustc").arg("-vV"))?;
     let line = text.lines().find_map(|l| l.strip_prefix("host: "));
     line.map(str::to_owned).context("rustc -vV names no host")
-}
-
-fn target_dir(root: &Path) -> PathBuf {
-    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from)
 }
 
 /// One manual page for the program and one for each command, from their own help.
@@ -117,7 +121,7 @@ fn run_in_bare_root(root: &Path, tarball: &Path, name: &str) -> Result<()> {
     }
     fs::create_dir_all(&bare)?;
     let debian = succeeds(Command::new("debootstrap").arg("--version"))
-        && run_command(Command::new("debootstrap").arg("--variant=minbase").args(["stable"]).arg(&bare)).is_ok();
+        && run_command(Command::new("debootstrap").arg("--variant=minbase").arg(release_name()).arg(&bare)).is_ok();
     if !debian {
         eprintln!("no Debian root could be made: a root of the binary's own libraries instead");
         let _ = fs::remove_dir_all(&bare);

@@ -104,13 +104,9 @@ pub(super) fn gated_delta(
             };
             apply(&mut matrices, &update, k.dim, v.dim);
             let query = spread(&queries[row], (k.dim as f64).powf(-0.5));
-            for h in 0..v.heads {
-                let s = &matrices[h * k.dim * v.dim..][..k.dim * v.dim];
-                for d in 0..v.dim {
-                    let sum: f64 =
-                        (0..k.dim).map(|i| f64::from(query[h * k.dim + i]) * f64::from(s[i * v.dim + d])).sum();
-                    out[row][h * v.dim + d] = sum as f32;
-                }
+            for (h, s) in matrices.chunks_exact(k.dim * v.dim).enumerate() {
+                let read = transposed_product(s, &query[h * k.dim..][..k.dim], v.dim);
+                out[row][h * v.dim..][..v.dim].copy_from_slice(&read);
             }
             if segment.speculative {
                 state.pending_delta.push(update);
@@ -136,12 +132,20 @@ fn apply(matrices: &mut [f32], update: &Update, key_dim: usize, value_dim: usize
         let key = &update.keys[h * key_dim..][..key_dim];
         let decay = f64::from(update.log_decay[h]).exp() as f32;
         s.iter_mut().for_each(|x| *x *= decay);
-        for d in 0..value_dim {
-            let read: f64 = (0..key_dim).map(|i| f64::from(key[i]) * f64::from(s[i * value_dim + d])).sum();
-            let delta = update.beta[h] * (update.values[h * value_dim + d] - read as f32);
-            for i in 0..key_dim {
-                s[i * value_dim + d] += key[i] * delta;
-            }
+        let read = transposed_product(s, key, value_dim);
+        let value = &update.values[h * value_dim..][..value_dim];
+        let delta: Vec<f32> = value.iter().zip(&read).map(|(v, r)| update.beta[h] * (v - r)).collect();
+        for (row, k) in s.chunks_exact_mut(value_dim).zip(key) {
+            row.iter_mut().zip(&delta).for_each(|(s, d)| *s += k * d);
         }
     }
+}
+
+/// `S^T x` for S `(key_dim, value_dim)`, summed in f64.
+fn transposed_product(s: &[f32], x: &[f32], value_dim: usize) -> Vec<f32> {
+    let mut sums = vec![0.0f64; value_dim];
+    for (row, x) in s.chunks_exact(value_dim).zip(x) {
+        sums.iter_mut().zip(row).for_each(|(sum, s)| *sum += f64::from(*x) * f64::from(*s));
+    }
+    sums.into_iter().map(|sum| sum as f32).collect()
 }

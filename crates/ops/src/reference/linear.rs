@@ -40,9 +40,25 @@ fn float(x: &[Vec<f32>], matrix: &Matrix<'_>, y: &mut [Vec<f32>]) {
     for r in 0..matrix.rows {
         matrix.decode_row(r, &mut row);
         for (x, y) in x.iter().zip(y.iter_mut()) {
-            y.push(x.iter().zip(&row).map(|(x, w)| f64::from(*x) * f64::from(*w)).sum::<f64>() as f32);
+            y.push(dot(x, &row));
         }
     }
+}
+
+/// Inner product in f64, over eight running sums so that a compiler may keep them in vectors.
+fn dot(x: &[f32], w: &[f32]) -> f32 {
+    let (blocks, tail) = x.as_chunks::<8>();
+    let (w_blocks, w_tail) = w.as_chunks::<8>();
+    let mut sums = [0.0f64; 8];
+    for (x, w) in blocks.iter().zip(w_blocks) {
+        for lane in 0..8 {
+            sums[lane] += f64::from(x[lane]) * f64::from(w[lane]);
+        }
+    }
+    for (x, w) in tail.iter().zip(w_tail) {
+        sums[0] += f64::from(*x) * f64::from(*w);
+    }
+    sums.iter().sum::<f64>() as f32
 }
 
 /// The integer form. With q the rounded activations of a weight group and s their scale, the group adds

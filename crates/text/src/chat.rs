@@ -65,10 +65,7 @@ impl ChatTemplate {
     /// From the files of a checkpoint: the `chat_template.jinja` file if there
     /// is one, else the field in `tokenizer_config.json`, a string or a list of
     /// named templates. `None` when the model has no template.
-    pub fn from_files(
-        jinja_file: Option<&str>,
-        tokenizer_config: Option<&str>,
-    ) -> Result<Option<Self>, ChatError> {
+    pub fn from_files(jinja_file: Option<&str>, tokenizer_config: Option<&str>) -> Result<Option<Self>, ChatError> {
         let config = sources::Config::read(tokenizer_config)?;
         let mut template = match jinja_file {
             Some(source) => Self::from_source(source, "chat_template.jinja")?,
@@ -108,8 +105,7 @@ impl ChatTemplate {
     /// The texts around reasoning, if the template writes them.
     pub fn think_markers(&self) -> Option<ThinkMarkers> {
         let markers = ThinkMarkers::default();
-        (self.source.contains(&markers.open) && self.source.contains(&markers.close))
-            .then_some(markers)
+        (self.source.contains(&markers.open) && self.source.contains(&markers.close)).then_some(markers)
     }
 
     /// Whether the template can place images.
@@ -188,14 +184,12 @@ fn merge_system(messages: &[Message]) -> Result<Vec<Message>, ChatError> {
     if let Some(index) = media {
         return Err(ChatError::MediaInSystem { index });
     }
-    let system: Vec<String> =
-        messages.iter().filter(|m| m.role.is_system()).map(|m| m.content.text()).collect();
+    let system: Vec<String> = messages.iter().filter(|m| m.role.is_system()).map(|m| m.content.text()).collect();
     let merged = match system.as_slice() {
         [] => None,
         [one] => Some(one.clone()),
         several => {
-            let texts: Vec<&str> =
-                several.iter().map(String::as_str).filter(|t| !t.trim().is_empty()).collect();
+            let texts: Vec<&str> = several.iter().map(String::as_str).filter(|t| !t.trim().is_empty()).collect();
             Some(texts.join("\n\n"))
         }
     };
@@ -210,9 +204,7 @@ fn message_json(index: usize, message: &Message) -> Result<(Value, Vec<usize>), 
     out.insert("role".into(), message.role.template_name().into());
     let mut framing = Vec::new();
     let content = match &message.content {
-        Content::Parts(parts) if message.content.has_media() => {
-            Value::Array(parts.iter().map(part_json).collect())
-        }
+        Content::Parts(parts) if message.content.has_media() => Value::Array(parts.iter().map(part_json).collect()),
         text => {
             let text = text.text();
             if message.role == Role::Assistant && message.reasoning.is_none() {
@@ -229,8 +221,7 @@ fn message_json(index: usize, message: &Message) -> Result<(Value, Vec<usize>), 
         out.insert("name".into(), name.as_str().into());
     }
     if !message.tool_calls.is_empty() {
-        let calls =
-            message.tool_calls.iter().map(|c| call_json(index, c)).collect::<Result<_, _>>()?;
+        let calls = message.tool_calls.iter().map(|c| call_json(index, c)).collect::<Result<_, _>>()?;
         out.insert("tool_calls".into(), Value::Array(calls));
     }
     Ok((Value::Object(out), framing))
@@ -252,8 +243,7 @@ fn call_json(index: usize, call: &ToolCall) -> Result<Value, ChatError> {
         Value::String(text) => object_in(text),
         _ => None,
     };
-    let arguments = arguments
-        .ok_or_else(|| ChatError::ToolArguments { index, tool: call.name.clone() })?;
+    let arguments = arguments.ok_or_else(|| ChatError::ToolArguments { index, tool: call.name.clone() })?;
     Ok(json!({"type": "function", "function": {"name": call.name, "arguments": arguments}}))
 }
 

@@ -7,9 +7,7 @@ use thiserror::Error;
 #[non_exhaustive]
 pub enum TokenizerError {
     /// `tokenizer.json` is not the JSON that it should be.
-    #[error(
-        "tokenizer.json cannot be read ({reason}): download it again, or take it from the base model's repository"
-    )]
+    #[error("tokenizer.json cannot be read ({reason}): download it again, or take it from the base model's repository")]
     Json {
         /// The parser's words, with line and column.
         reason: String,

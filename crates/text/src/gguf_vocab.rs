@@ -40,7 +40,8 @@ pub struct GgufVocab {
 
 /// Word rule of the Qwen 2 and 3 models: letters, single digits, runs of
 /// punctuation, and spaces that stay with the line break or the next word.
-const QWEN2_WORDS: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const QWEN2_WORDS: &str =
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
 /// The same for Qwen 3.5 and later, where combining marks belong to letters.
 const QWEN35_WORDS: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
@@ -55,11 +56,19 @@ mod kind {
     pub(super) const BYTE: i32 = 6;
 }
 
-fn word_rule(pre: &str) -> Option<&'static str> {
-    match pre {
-        "qwen2" => Some(QWEN2_WORDS),
-        "qwen35" | "qwen3.5" => Some(QWEN35_WORDS),
-        _ => None,
+impl GgufVocab {
+    /// The regex of the word rule of this name (`pre`), for the rules that are known.
+    pub fn word_rule(pre: &str) -> Option<&'static str> {
+        match pre {
+            "qwen2" => Some(QWEN2_WORDS),
+            "qwen35" | "qwen3.5" => Some(QWEN35_WORDS),
+            _ => None,
+        }
+    }
+
+    /// The name (`pre`) of the word rule with this regex.
+    pub fn word_rule_name(regex: &str) -> Option<&'static str> {
+        ["qwen2", "qwen35"].into_iter().find(|pre| Self::word_rule(pre) == Some(regex))
     }
 }
 
@@ -76,7 +85,7 @@ pub(crate) fn parse(vocab: GgufVocab) -> Result<Parts, TokenizerError> {
             wanted: "\"gpt2\" (byte-level BPE)",
         });
     }
-    let Some(words) = word_rule(&vocab.pre) else {
+    let Some(words) = GgufVocab::word_rule(&vocab.pre) else {
         return Err(TokenizerError::Unsupported {
             part: "word rule (tokenizer.ggml.pre)",
             got: format!("\"{}\"", vocab.pre),
@@ -88,10 +97,7 @@ pub(crate) fn parse(vocab: GgufVocab) -> Result<Parts, TokenizerError> {
         return Err(damaged(format!("it lists {size} tokens, not 1 to {MAX_VOCAB}")));
     }
     if !vocab.token_types.is_empty() && vocab.token_types.len() != size {
-        return Err(damaged(format!(
-            "it lists {size} tokens but {} token types",
-            vocab.token_types.len()
-        )));
+        return Err(damaged(format!("it lists {size} tokens but {} token types", vocab.token_types.len())));
     }
     for (name, id) in [("bos", vocab.bos), ("eos", vocab.eos), ("padding", vocab.pad)] {
         if let Some(id) = id.filter(|&id| id as usize >= size) {
@@ -103,9 +109,7 @@ pub(crate) fn parse(vocab: GgufVocab) -> Result<Parts, TokenizerError> {
         .merges
         .iter()
         .map(|rule| match rule.split_once(' ') {
-            Some((left, right)) if !left.is_empty() && !right.is_empty() => {
-                Ok((left.to_owned(), right.to_owned()))
-            }
+            Some((left, right)) if !left.is_empty() && !right.is_empty() => Ok((left.to_owned(), right.to_owned())),
             _ => Err(TokenizerError::Merges {
                 reason: format!("\"{rule}\" is not two entries with a space between them"),
             }),
@@ -136,12 +140,8 @@ pub(crate) fn parse(vocab: GgufVocab) -> Result<Parts, TokenizerError> {
         .vocab_and_merges(table, merges)
         .build()
         .map_err(|e| TokenizerError::Merges { reason: e.to_string() })?;
-    let split = Split::new(
-        SplitPattern::Regex(words.to_owned()),
-        SplitDelimiterBehavior::Isolated,
-        false,
-    )
-    .map_err(|e| damaged(e.to_string()))?;
+    let split = Split::new(SplitPattern::Regex(words.to_owned()), SplitDelimiterBehavior::Isolated, false)
+        .map_err(|e| damaged(e.to_string()))?;
     let pre_tokenizer = PreTokenizerWrapper::Sequence(Sequence::new(vec![
         PreTokenizerWrapper::Split(split),
         PreTokenizerWrapper::ByteLevel(ByteLevel::new(false, false, false)),

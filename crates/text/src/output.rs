@@ -29,11 +29,7 @@ pub struct OutputSplitter {
 impl OutputSplitter {
     /// `thinking` is `None` for a model without thinking markers.
     pub fn new(thinking: Option<ThinkingSplitter>, tools: Vec<ToolSpec>) -> Self {
-        Self {
-            thinking,
-            reasoning_tools: ToolSplitter::new(tools.clone()),
-            answer_tools: ToolSplitter::new(tools),
-        }
+        Self { thinking, reasoning_tools: ToolSplitter::new(tools.clone()), answer_tools: ToolSplitter::new(tools) }
     }
 
     /// Whether the stream is inside the thinking block now.

@@ -100,11 +100,7 @@ impl Protector<'_> {
 pub(crate) fn framing_markers(text: &str, markers: &ThinkMarkers) -> Vec<usize> {
     let Some(close) = text.find(&markers.close) else { return Vec::new() };
     let begin = text.len() - text.trim_start().len();
-    if begin < close && text[begin..].starts_with(&markers.open) {
-        vec![begin, close]
-    } else {
-        vec![close]
-    }
+    if begin < close && text[begin..].starts_with(&markers.open) { vec![begin, close] } else { vec![close] }
 }
 
 #[cfg(test)]

@@ -101,11 +101,7 @@ mod tests {
     #[test]
     fn longest_wins_at_one_place() {
         let s = set(&["<a>", "<a>b"]);
-        assert_eq!(s.split("x<a>b<a>"), [
-            Stretch::Plain("x"),
-            Stretch::Special(1),
-            Stretch::Special(0)
-        ]);
+        assert_eq!(s.split("x<a>b<a>"), [Stretch::Plain("x"), Stretch::Special(1), Stretch::Special(0)]);
     }
 
     #[test]

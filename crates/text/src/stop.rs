@@ -50,10 +50,7 @@ impl StopMatcher {
         if let Some((_, at, index)) = first {
             self.held.truncate(at);
             self.stopped_by = Some(index);
-            return StopPiece {
-                text: std::mem::take(&mut self.held),
-                stopped_by: Some(index),
-            };
+            return StopPiece { text: std::mem::take(&mut self.held), stopped_by: Some(index) };
         }
         let keep = self.stops.iter().map(|s| open_tail(&self.held, s)).max().unwrap_or(0);
         let at = self.held.len() - keep;
@@ -133,10 +130,7 @@ mod tests {
 
     #[test]
     fn empty_stop_is_refused() {
-        assert_eq!(
-            StopMatcher::new(["a", ""]).map(|_| ()),
-            Err(StopError::Empty { index: 1 })
-        );
+        assert_eq!(StopMatcher::new(["a", ""]).map(|_| ()), Err(StopError::Empty { index: 1 }));
     }
 
     proptest! {

@@ -10,11 +10,7 @@ const END_TEXTS: [&str; 2] = ["<|im_end|>", "<|endoftext|>"];
 /// All ids that end an answer, ascending: those of `config.json` (also in its
 /// `text_config`), of `generation_config.json`, and the tokenizer's own. The
 /// sources disagree in published files, and each alone lets answers run on.
-pub fn stop_tokens(
-    config: Option<&Value>,
-    generation_config: Option<&Value>,
-    tokenizer: &Tokenizer,
-) -> Vec<u32> {
+pub fn stop_tokens(config: Option<&Value>, generation_config: Option<&Value>, tokenizer: &Tokenizer) -> Vec<u32> {
     let text_config = config.and_then(|c| c.get("text_config"));
     let mut out: Vec<u32> = [config, text_config, generation_config]
         .into_iter()

@@ -52,11 +52,7 @@ impl TextStream {
 
     /// Ends the stream: an unfinished character becomes U+FFFD.
     pub fn finish(&mut self) -> String {
-        if std::mem::take(&mut self.held).is_empty() {
-            String::new()
-        } else {
-            char::REPLACEMENT_CHARACTER.to_string()
-        }
+        if std::mem::take(&mut self.held).is_empty() { String::new() } else { char::REPLACEMENT_CHARACTER.to_string() }
     }
 }
 

@@ -97,19 +97,15 @@ impl Tokenizer {
         spans.push(0);
         for token in &table {
             bytes.extend_from_slice(token.as_deref().unwrap_or_default());
-            let end = u32::try_from(bytes.len()).map_err(|_| TokenizerError::Damaged {
-                reason: "its tokens hold more than 4 GiB of text".into(),
-            })?;
+            let end = u32::try_from(bytes.len())
+                .map_err(|_| TokenizerError::Damaged { reason: "its tokens hold more than 4 GiB of text".into() })?;
             spans.push(end);
         }
 
         let mut merger = tokenizers::Tokenizer::new(parts.bpe);
-        merger
-            .with_normalizer(parts.normalizer)
-            .map_err(|e| TokenizerError::Damaged { reason: e.to_string() })?;
+        merger.with_normalizer(parts.normalizer).map_err(|e| TokenizerError::Damaged { reason: e.to_string() })?;
         merger.with_pre_tokenizer(Some(parts.pre_tokenizer));
-        let specials =
-            SpecialSet::new(parts.specials).map_err(|reason| TokenizerError::Damaged { reason })?;
+        let specials = SpecialSet::new(parts.specials).map_err(|reason| TokenizerError::Damaged { reason })?;
         Ok(Self { merger, specials, ids, bytes, spans, named: parts.named })
     }
 
@@ -135,9 +131,10 @@ impl Tokenizer {
         if text.is_empty() {
             return Ok(());
         }
-        let encoding = self.merger.encode_fast(text, false).map_err(|e| {
-            TokenizerError::Encode { bytes: text.len(), reason: e.to_string() }
-        })?;
+        let encoding = self
+            .merger
+            .encode_fast(text, false)
+            .map_err(|e| TokenizerError::Encode { bytes: text.len(), reason: e.to_string() })?;
         out.extend_from_slice(encoding.get_ids());
         Ok(())
     }

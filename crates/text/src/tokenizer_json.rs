@@ -40,8 +40,7 @@ struct Added {
 
 /// Checks the file and takes it apart.
 pub(crate) fn parse(bytes: &[u8]) -> Result<Parts, TokenizerError> {
-    let file: File = serde_json::from_slice(bytes)
-        .map_err(|e| TokenizerError::Json { reason: e.to_string() })?;
+    let file: File = serde_json::from_slice(bytes).map_err(|e| TokenizerError::Json { reason: e.to_string() })?;
     let bpe = match file.model {
         ModelWrapper::BPE(bpe) => bpe,
         other => return Err(wrong_model(&other)),
@@ -70,13 +69,9 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Parts, TokenizerError> {
         }
     }
 
-    let entries: Vec<(u32, String)> =
-        bpe.get_vocab().into_iter().map(|(entry, id)| (id, entry)).collect();
-    let specials: Vec<SpecialToken> = file
-        .added_tokens
-        .into_iter()
-        .map(|t| SpecialToken { id: t.id, text: t.content, control: t.special })
-        .collect();
+    let entries: Vec<(u32, String)> = bpe.get_vocab().into_iter().map(|(entry, id)| (id, entry)).collect();
+    let specials: Vec<SpecialToken> =
+        file.added_tokens.into_iter().map(|t| SpecialToken { id: t.id, text: t.content, control: t.special }).collect();
     let highest = entries.iter().map(|(id, _)| *id).chain(specials.iter().map(|t| t.id)).max();
     let Some(highest) = highest else {
         return Err(TokenizerError::Damaged { reason: "it has no token".into() });
@@ -87,15 +82,7 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Parts, TokenizerError> {
             reason: format!("it names token id {highest}, but ids end at {}", MAX_VOCAB - 1),
         });
     }
-    Ok(Parts {
-        bpe,
-        normalizer: file.normalizer,
-        pre_tokenizer,
-        specials,
-        entries,
-        size,
-        named: NamedIds::default(),
-    })
+    Ok(Parts { bpe, normalizer: file.normalizer, pre_tokenizer, specials, entries, size, named: NamedIds::default() })
 }
 
 fn wrong_model(model: &ModelWrapper) -> TokenizerError {

@@ -73,9 +73,7 @@ fn ends_in_string(text: &str) -> bool {
 }
 
 fn tags(body: &str, tools: &[ToolSpec]) -> Verdict {
-    let Some((name, mut rest)) =
-        body.trim_start().strip_prefix(FUNCTION).and_then(|r| r.split_once('>'))
-    else {
+    let Some((name, mut rest)) = body.trim_start().strip_prefix(FUNCTION).and_then(|r| r.split_once('>')) else {
         return Verdict::Malformed;
     };
     let name = name.trim();

@@ -263,16 +263,10 @@ mod tests {
     #[test]
     fn malformed_is_text_and_the_next_call_is_found() {
         let bad = "x <tool_call>{\"name\": \"now\", \"arguments\": {}</tool_call>";
-        check(
-            &format!("{bad} <tool_call>{{\"name\": \"now\"}}</tool_call>"),
-            &[text(bad), call("now", json!({}))],
-        );
+        check(&format!("{bad} <tool_call>{{\"name\": \"now\"}}</tool_call>"), &[text(bad), call("now", json!({}))]);
         check("<tool_call>{oops}</tool_call>\n", &[text("<tool_call>{oops}</tool_call>\n")]);
         check("<tool_call>[]</tool_call>", &[text("<tool_call>[]</tool_call>")]);
-        check(
-            "<tool_call><function=now></tool_call>",
-            &[text("<tool_call><function=now></tool_call>")],
-        );
+        check("<tool_call><function=now></tool_call>", &[text("<tool_call><function=now></tool_call>")]);
     }
 
     #[test]

@@ -46,9 +46,8 @@ fn python_word(value: &Jinja) -> Option<&'static str> {
 
 fn tojson(value: &Jinja, options: Kwargs) -> Result<Jinja, Error> {
     let indent: Option<usize> = options.get("indent")?;
-    let json = serde_json::to_value(value).map_err(|e| {
-        Error::new(ErrorKind::BadSerialization, "a value is not JSON").with_source(e)
-    })?;
+    let json = serde_json::to_value(value)
+        .map_err(|e| Error::new(ErrorKind::BadSerialization, "a value is not JSON").with_source(e))?;
     Ok(Jinja::from(json_python::dumps(&json, indent)))
 }
 
@@ -62,9 +61,9 @@ pub(super) fn strftime_now(now: Option<i64>) -> Jinja {
     Jinja::from_function(move |format: String| -> Result<String, Error> {
         let invalid = |e: jiff::Error| Error::new(ErrorKind::InvalidOperation, e.to_string());
         let time = match now {
-            Some(seconds) => jiff::Timestamp::from_second(seconds)
-                .map_err(invalid)?
-                .to_zoned_datetime(jiff::tz::TimeZone::UTC),
+            Some(seconds) => {
+                jiff::Timestamp::from_second(seconds).map_err(invalid)?.to_zoned_datetime(jiff::tz::TimeZone::UTC)
+            }
             None => jiff::ZonedDateTime::now(),
         };
         jiff::fmt::strtime::format(&format, &time).map_err(invalid)
@@ -83,9 +82,7 @@ pub(super) fn to_jinja(value: &Value) -> Jinja {
         },
         Value::String(s) => Jinja::from(s.as_str()),
         Value::Array(items) => items.iter().map(to_jinja).collect(),
-        Value::Object(entries) => {
-            Jinja::from_pairs(entries.iter().map(|(k, v)| (k.as_str(), to_jinja(v))))
-        }
+        Value::Object(entries) => Jinja::from_pairs(entries.iter().map(|(k, v)| (k.as_str(), to_jinja(v)))),
     }
 }
 
@@ -106,9 +103,5 @@ pub(super) fn render_error(error: &Error, origin: &str) -> ChatError {
         }
         cause = current.source();
     }
-    ChatError::Render {
-        origin: origin.to_owned(),
-        line: error.line().unwrap_or(0),
-        reason: reason(error),
-    }
+    ChatError::Render { origin: origin.to_owned(), line: error.line().unwrap_or(0), reason: reason(error) }
 }

@@ -33,6 +33,7 @@ mod bound;
 mod cases;
 mod check;
 mod delta_case;
+pub mod mock;
 mod prng;
 mod rows;
 mod session;

@@ -134,9 +134,9 @@ fn open_files(path: &Path, folder: &Path, files: Files, options: &OpenOptions) -
                 storages.push(storage);
                 headers.push((name, header));
             }
-            // Messages about one file name it even when the folder was given.
-            let label = match headers.as_slice() {
-                [(name, _)] if path.is_dir() => path.join(name),
+            // Messages name a file even when its folder was given.
+            let label = match headers.first() {
+                Some((name, _)) if path.is_dir() => path.join(name),
                 _ => path.to_owned(),
             };
             let inventory = Inventory::from_gguf(&label, headers, options.q2_0_group)?;

@@ -65,8 +65,8 @@ impl Inventory {
     /// its file name. `path` (or a repository name) is used in messages.
     ///
     /// # Errors
-    /// Duplicate tensors across shards, an invalid `quantization` section, or a triplet whose bits, group or mode
-    /// cannot be read. Vision towers are not judged here, so that a text model never fails for its tower.
+    /// Duplicate tensors across shards, an invalid `quantization` section, or, in a text model, a triplet whose bits,
+    /// group or mode cannot be read. Vision towers are not judged here: a text model never fails for its tower.
     pub fn from_safetensors(
         path: &Path,
         config: Json,
@@ -75,7 +75,8 @@ impl Inventory {
         let tensors = shards.iter().enumerate().flat_map(|(i, (_, header))| header.place(i)).collect();
         let files = shards.iter().map(|(name, _)| name.clone()).collect();
         let inventory = Self::build(path, Container::Safetensors, files, tensors, config, None)?;
-        for base in inventory.triplets() {
+        // Other kinds are refused by their name, which says more than the layer that would fail first.
+        for base in inventory.triplets().filter(|_| inventory.kind == Kind::Text) {
             if !base.contains("vision") && !base.contains("visual") {
                 inventory.matrix_info(base)?;
             }
@@ -84,7 +85,7 @@ impl Inventory {
     }
 
     /// A GGUF model from the headers of all its splits, in order, each with its file name. Metadata is that of the
-    /// first. `q2_0_group` settles type id 42 where the files do not.
+    /// first; `path` is that of any of the files. `q2_0_group` settles type id 42 where the files do not.
     ///
     /// # Errors
     /// Those of [`resolve_q2_0`], [`check_splits`] and [`gguf::Header::place`].

@@ -71,6 +71,9 @@ fn unknown_architectures_keep_their_name() {
     assert_eq!(gguf_kind("llama", &[]), Kind::Unknown("llama".into()));
     let kind = mlx_kind(&format!(r#"{{"architectures":["GemmaForCausalLM"],{TERNARY}}}"#), false, false);
     assert_eq!(kind.to_string(), "a model of the unknown architecture `GemmaForCausalLM`");
+    // Even when its layers could not be read: the name is the better reason.
+    let other = r#"{"model_type":"gemma","quantization":{"bits":6,"group_size":64}}"#;
+    assert_eq!(mlx_kind(other, false, false), Kind::Unknown("gemma".into()));
     assert_eq!(mlx_kind(&format!("{{{TERNARY}}}"), false, false).to_string(), "a model that names no architecture");
 }
 

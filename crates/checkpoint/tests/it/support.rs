@@ -43,6 +43,12 @@ pub(crate) fn watch<T>(work: impl FnOnce() -> T) -> (T, usize, Duration) {
     (result, LARGEST.get(), start.elapsed())
 }
 
+/// Asserts that `work` takes less than `limit` at least once in five runs: other programs may hold the processor.
+pub(crate) fn quick(limit: Duration, mut work: impl FnMut()) {
+    let fastest = (0..5).map(|_| watch(&mut work).2).find(|&time| time < limit);
+    assert!(fastest.is_some(), "slower than {limit:?} five times");
+}
+
 /// A safetensors file around any header text; `says` overrides the length field.
 pub(crate) fn safetensors(header: &str, says: Option<u64>, data: &[u8]) -> Vec<u8> {
     let mut out = says.unwrap_or(header.len() as u64).to_le_bytes().to_vec();
@@ -164,14 +170,14 @@ pub(crate) fn folder(files: &[(&str, &[u8])]) -> tempfile::TempDir {
 /// Opens both ways, checks that both fail with the same sentence, which names a path and is one line, quickly and
 /// without a large allocation, and returns the error.
 pub(crate) fn refused(path: &Path) -> Error {
-    let ((mapped, largest, time), (in_memory, ..)) = (watch(|| open(path, &MAPPED)), watch(|| open(path, &IN_MEMORY)));
+    let ((mapped, largest, _), (in_memory, ..)) = (watch(|| open(path, &MAPPED)), watch(|| open(path, &IN_MEMORY)));
     let error = mapped.expect_err("the file must be refused");
     let text = error.to_string();
     assert_eq!(text, in_memory.expect_err("the file must be refused in memory too").to_string());
     assert!(text.contains(path.file_name().unwrap().to_str().unwrap()), "{text}");
     assert!(!text.contains('\n') && text.len() < 1200, "{text}");
     assert!(largest < 1 << 20, "{largest} bytes at once for: {text}");
-    assert!(time < Duration::from_millis(50), "{time:?} for: {text}");
+    quick(Duration::from_millis(50), || drop(open(path, &MAPPED)));
     error
 }
 

@@ -1,7 +1,7 @@
 //! The format table: one file per family, one row per GGUF block format.
 //!
 //! To add a block format: a file here with its layout diagram, reader, writer and [`Block`] row, the row in
-//! [`BLOCKS`], and a variant of [`Format`](crate::Format).
+//! [`BLOCKS`], and a variant of [`Format`].
 
 pub mod affine;
 pub mod ptq1_0;

@@ -72,7 +72,7 @@ impl<'a> Suite<'a> {
         let (i, off) = worst;
         self.require(case, off <= 1.0, || {
             format!(
-                "row {} column {}: expected {:e}, got {:e}, bound {:e}",
+                "row {} column {}: expected {:e}, got {:e}, bound {:.3e}",
                 i / cols,
                 i % cols,
                 want[i],

@@ -6,7 +6,7 @@ use crate::bound::attention::attention;
 use crate::check::Suite;
 use crate::session::{Twin, bucket, stateless, step};
 use crate::weights;
-use onebit_ops::{CacheSpec, KvFormat, KvSpec, PAGE_ROWS, Segment};
+use onebit_ops::{CacheSpec, KvFormat, KvSpec, PAGE_ROWS, Segment, StepInputs};
 use std::ops::Range;
 
 const PAGES: usize = 13;
@@ -56,8 +56,8 @@ impl Data {
         Data { layer, table, scale: (layer.dim as f32).powf(-0.5) }
     }
 
-    /// The program: attention in KV layer 1; with `mixed`, layer 0 keeps keys and values swapped, which layer 1 must
-    /// not see.
+    /// The program: attention in KV layer 1; with `mixed`, also in layer 0 with keys and values swapped, so
+    /// that layers which share memory read each other's.
     fn twin<'a>(&self, suite: &Suite<'a>, case: &str, mixed: bool) -> Twin<'a> {
         let Layer { queries, keys, dim, format } = self.layer;
         let kv = KvSpec { layers: 2, heads: keys, dim, pages: PAGES, format };
@@ -68,7 +68,8 @@ impl Data {
             let k = all.columns(q..q + kv).split(keys);
             let v = all.columns(q + kv..q + 2 * kv).split(keys);
             if mixed {
-                b.rec.attention(q_view, v, k, 0, self.scale);
+                let swapped = b.rec.attention(q_view, v, k, 0, self.scale);
+                b.rec.output(swapped, "swapped");
             }
             let y = b.rec.attention(q_view, k, v, 1, self.scale);
             b.rec.output(y, "y");
@@ -87,10 +88,10 @@ impl Data {
         (0..keys).map(|h| tokens.iter().map(|t| head(*t, h)).collect()).collect()
     }
 
-    /// Rows `past..` of a sequence of these tokens.
-    fn exact(&self, tokens: &[usize], past: usize) -> Vec<Vec<Near>> {
+    /// Rows `past..` of a sequence of these tokens, keys and values swapped or not.
+    fn exact(&self, tokens: &[usize], past: usize, swapped: bool) -> Vec<Vec<Near>> {
         let Layer { queries, keys, dim, .. } = self.layer;
-        let (k, v) = (self.stored(tokens, false), self.stored(tokens, true));
+        let (k, v) = (self.stored(tokens, swapped), self.stored(tokens, !swapped));
         let head = |at: usize, h: usize| {
             let query = &self.table[tokens[at]][h * dim..(h + 1) * dim];
             let own = h / (queries / keys);
@@ -127,7 +128,7 @@ fn one_sequence(suite: &mut Suite<'_>, layer: Layer) {
             tokens.extend((0..rows).map(|_| rng.below(VOCAB - 1)));
             let inputs = step(&tokens[past..], vec![paged(0..rows, &pages[..4], past)]);
             let (got, want) = twin.y(&inputs);
-            suite.near(&format!("{case} past {past} rows {rows}"), &got, &want, &data.exact(&tokens, past));
+            suite.near(&format!("{case} past {past} rows {rows}"), &got, &want, &data.exact(&tokens, past, false));
         }
     }
 }
@@ -143,12 +144,16 @@ fn two_sequences(suite: &mut Suite<'_>, layer: Layer) {
     let mut second = tokens.split_off(80);
     let (a, b) = (&pages[..2], &pages[2..4]);
     let inputs = step(&[tokens.as_slice(), &second].concat(), vec![paged(0..80, a, 0), paged(80..93, b, 0)]);
-    let (got, want) = twin.y(&inputs);
-    let exact = [data.exact(&tokens, 0), data.exact(&second, 0)].concat();
-    suite.near(&format!("{case} together"), &got, &want, &exact);
+    let compare = |suite: &mut Suite<'_>, case: &str, inputs: &StepInputs, parts: [(&[usize], usize); 2]| {
+        let (got, want) = (twin.got.step(inputs), twin.want.step(inputs));
+        for (output, swapped) in [("y", false), ("swapped", true)] {
+            let exact = parts.map(|(tokens, past)| data.exact(tokens, past, swapped)).concat();
+            suite.near(&format!("{case} {output}"), &got.values[output], &want.values[output], &exact);
+        }
+    };
+    compare(suite, &format!("{case} together"), &inputs, [(&tokens, 0), (&second, 0)]);
     tokens.push(7);
     second.extend([8, 9]);
     let inputs = step(&[8, 9, 7], vec![paged(0..2, b, 13), paged(2..3, a, 80)]);
-    let (got, want) = twin.y(&inputs);
-    suite.near(&format!("{case} next"), &got, &want, &[data.exact(&second, 13), data.exact(&tokens, 80)].concat());
+    compare(suite, &format!("{case} next"), &inputs, [(&second, 13), (&tokens, 80)]);
 }

@@ -108,7 +108,7 @@ fn foreign_handles(suite: &mut Suite<'_>) {
             name: "foreign".to_owned(),
             rows,
             cols,
-            parts: vec![0..rows],
+            parts: Vec::from([0..rows]),
             kernel: "none".to_owned(),
             resident_bytes: 1,
             shed_bytes: 0,

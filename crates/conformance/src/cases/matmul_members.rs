@@ -10,9 +10,12 @@ use onebit_quant::{Format, Packed};
 
 const COLS: usize = 384;
 
+/// Format, kind of bias and rows.
+type Member = (Format, Bias, usize);
+
 pub(crate) fn run(suite: &mut Suite<'_>) {
     let binary = affine(1, 128);
-    let sets: [(&str, Vec<(Format, Bias, usize)>); 7] = [
+    let sets: [(&str, Vec<Member>); 7] = [
         ("equal", vec![(binary, Bias::Symmetric, 64), (binary, Bias::Symmetric, 32), (binary, Bias::Symmetric, 32)]),
         ("odd rows", vec![(binary, Bias::Symmetric, 33), (binary, Bias::Symmetric, 1), (binary, Bias::Symmetric, 7)]),
         ("symmetry", vec![(binary, Bias::Symmetric, 40), (binary, Bias::Affine, 40), (binary, Bias::Rounding, 40)]),
@@ -56,7 +59,7 @@ pub(crate) fn run(suite: &mut Suite<'_>) {
     }
 }
 
-fn members_as_one(suite: &mut Suite<'_>, case: &str, members: &[(Format, Bias, usize)], kind: Activations) {
+fn members_as_one(suite: &mut Suite<'_>, case: &str, members: &[Member], kind: Activations) {
     let mut rng = suite.rng(case);
     let parts: Vec<Packed> =
         members.iter().map(|(f, b, rows)| weights::matrix(&mut rng, *f, *b, *rows, COLS)).collect();

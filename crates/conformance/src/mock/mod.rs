@@ -249,3 +249,58 @@ impl Backend for MockDevice {
         Ok(Some(output))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::session::{bucket, first, stateless};
+    use crate::weights;
+    use onebit_ops::{Recorder, wait};
+
+    /// `y = gate(x) + gate(x)` over two temporaries that live at once, with the plan changed before it runs.
+    fn run(change: impl FnOnce(&mut MockPlan)) -> Result<StepOutput, OpError> {
+        let device = MockDevice::new();
+        let table = weights::dense(&[vec![1.0, -2.0, 3.0, 0.5]]);
+        let table = device.upload("table", &[table.as_matrix()], UploadOptions::default())?;
+        let mut rec = Recorder::new(bucket(1, 1));
+        let x = rec.embed(&table);
+        let gated = rec.sigmoid_mul(x, x);
+        let y = rec.sigmoid_mul(gated, x);
+        rec.output(y, "y");
+        let (program, cache) = (rec.finish(), device.cache(stateless())?);
+        let fixed = Fixed::new(&device.link, &program, device.memory(&cache)?)?;
+        let mut plan = MockPlan { program, fixed, cache, vocab: 1, profile: false };
+        change(&mut plan);
+        wait(&device, device.run(&Plan::new(Box::new(plan)), first(&[0]))?)
+    }
+
+    #[test]
+    fn a_right_plan_runs() {
+        assert!(run(|_| {}).unwrap().values["y"].iter().all(|v| v.is_finite()));
+    }
+
+    #[test]
+    fn temporaries_that_share_memory_are_an_error() {
+        let error = run(|plan| plan.fixed.placements[1] = plan.fixed.placements[0]).unwrap_err();
+        assert!(error.to_string().contains("overlaps"), "{error}");
+    }
+
+    #[test]
+    fn a_temporary_that_nobody_wrote_is_not_a_number() {
+        let output = run(|plan| drop(plan.program.ops.remove(1))).unwrap();
+        assert!(output.values["y"].iter().all(|v| v.is_nan()));
+    }
+
+    #[test]
+    fn handles_of_another_device_are_refused() {
+        let (one, other) = (MockDevice::new(), MockDevice::new());
+        let table = weights::dense(&[vec![1.0]]);
+        let table = other.upload("table", &[table.as_matrix()], UploadOptions::default()).unwrap();
+        let mut rec = Recorder::new(bucket(1, 1));
+        let x = rec.embed(&table);
+        rec.output(x, "y");
+        let cache = one.cache(stateless()).unwrap();
+        let plan = one.compile(rec.finish(), &cache, PlanOptions::default());
+        assert!(matches!(plan, Err(OpError::ForeignHandle("a weight"))));
+    }
+}

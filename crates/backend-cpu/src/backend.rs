@@ -1,0 +1,213 @@
+//! The contract of `onebit_ops::Backend` on this machine's cores.
+
+use crate::cache::Memory;
+use crate::dispatch::Tier;
+use crate::layout::Packed;
+use crate::plan::{Prepared, Workspace};
+use crate::repack::{Target, repack, target};
+use crate::threads::{Pool, default_threads};
+use onebit_ops::{
+    Activations, Backend, Cache, CacheSpec, Caps, FormatSupport, Fusions, KvFormat, OpError, Plan, PlanOptions,
+    Program, SlotState, StepInputs, StepOutput, Ticket, UploadOptions, Vector, Weight, WeightInfo,
+};
+use onebit_quant::{Format, Matrix};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Wishes of whoever makes the backend.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct CpuOptions {
+    /// Threads; without a wish as many as the process may use.
+    pub threads: Option<usize>,
+    /// Kernels; without a wish what the variable `ONEBIT_CPU` names, or else the best of the machine.
+    pub tier: Option<Tier>,
+}
+
+/// Runs programs on the CPU.
+pub struct CpuBackend {
+    caps: Caps,
+    tier: Tier,
+    pool: Pool,
+    next_ticket: AtomicU64,
+    done: Mutex<HashMap<Ticket, StepOutput>>,
+}
+
+/// The payload of a plan.
+struct CpuPlan {
+    prepared: Prepared,
+    space: Mutex<Workspace>,
+}
+
+/// The payload of a cache.
+struct CpuCache(Mutex<Memory>);
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // A panic while the lock was held leaves plain numbers behind, which the next step overwrites.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn memory(cache: &Cache) -> Result<MutexGuard<'_, Memory>, OpError> {
+    Ok(lock(&cache.payload::<CpuCache>().ok_or(OpError::ForeignHandle("a cache"))?.0))
+}
+
+impl CpuBackend {
+    /// A backend with its threads.
+    ///
+    /// # Errors
+    /// [`OpError::Device`] when `ONEBIT_CPU` names a tier that this machine does not have.
+    pub fn new(options: CpuOptions) -> Result<Self, OpError> {
+        let tier = match (options.tier, std::env::var("ONEBIT_CPU")) {
+            (Some(tier), _) => tier,
+            (None, Ok(name)) if !name.is_empty() => Tier::named(&name)
+                .map_err(|e| OpError::Device { backend: "cpu".to_owned(), message: format!("ONEBIT_CPU: {e}") })?,
+            (None, _) => Tier::best(),
+        };
+        let pool = Pool::new(options.threads.unwrap_or_else(default_threads).max(1));
+        let threads = pool.threads();
+        let caps = Caps {
+            name: "cpu".to_owned(),
+            device: format!(
+                "{} ({threads} thread{}, {})",
+                processor_name(),
+                if threads == 1 { "" } else { "s" },
+                tier.name()
+            ),
+            activations: vec![Activations::F32, Activations::I8G128, Activations::I9G128],
+            // Nine bits cost no more than eight: the kernels look sums up, and those fit the same tables.
+            default_activations: Activations::I9G128,
+            kv_formats: vec![KvFormat::F32, KvFormat::F16, KvFormat::Q8, KvFormat::Q4],
+            prefill_rows: 512,
+        };
+        Ok(CpuBackend { caps, tier, pool, next_ticket: AtomicU64::new(0), done: Mutex::default() })
+    }
+
+    /// The kernels in use.
+    pub fn tier(&self) -> Tier {
+        self.tier
+    }
+
+    /// The threads in use.
+    pub fn threads(&self) -> usize {
+        self.pool.threads()
+    }
+}
+
+/// The processor's name, as the system has it.
+fn processor_name() -> String {
+    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let line = text.lines().find_map(|l| l.strip_prefix("model name"));
+    match line.and_then(|l| l.split_once(':')) {
+        Some((_, name)) => name.trim().to_owned(),
+        None => std::env::consts::ARCH.to_owned(),
+    }
+}
+
+impl Backend for CpuBackend {
+    fn caps(&self) -> &Caps {
+        &self.caps
+    }
+
+    fn fusions(&self) -> Fusions {
+        Fusions { norm: true, residual: true, swiglu: true }
+    }
+
+    fn format_support(&self, format: Format) -> FormatSupport {
+        let layout = match (format.dense(), format.bits()) {
+            (Some(kind), _) => format!("dense-{}", kind.name().to_lowercase()),
+            (None, bits @ (1 | 2)) => format!("bits{bits}"),
+            (None, bits) => format!("block{bits}"),
+        };
+        FormatSupport::Kernel(format!("{layout}/{}", self.tier.name()))
+    }
+
+    fn upload(&self, name: &str, parts: &[Matrix<'_>], options: UploadOptions) -> Result<Weight, OpError> {
+        let wrong = |what: String, wanted: String, got: String| OpError::Shape { op: "upload", what, wanted, got };
+        let Some(first) = parts.first() else {
+            return Err(wrong(name.to_owned(), "one part or more".to_owned(), "none".to_owned()));
+        };
+        let (mut ranges, mut rows, mut shed_bytes) = (Vec::new(), 0, 0);
+        // Neighbours with the same layout become one segment.
+        let mut runs: Vec<(usize, Vec<&Matrix<'_>>, Target)> = Vec::new();
+        for part in parts {
+            if part.cols != first.cols {
+                let what = format!("columns of `{name}`");
+                return Err(wrong(what, first.cols.to_string(), part.cols.to_string()));
+            }
+            let mut target = target(part, self.tier.kernels(), options.keep_biases);
+            shed_bytes += target.shed_bytes;
+            match runs.last_mut().filter(|(_, _, last)| last.layout == target.layout) {
+                Some((start, members, last)) => {
+                    target.sparse.iter_mut().for_each(|r| r.row += rows - *start);
+                    last.sparse.append(&mut target.sparse);
+                    members.push(part);
+                }
+                None => runs.push((rows, vec![part], target)),
+            }
+            ranges.push(rows..rows + part.rows);
+            rows += part.rows;
+        }
+        let mut kernels: Vec<String> = Vec::new();
+        let mut segments = Vec::new();
+        for (start, members, target) in runs {
+            let kernel = format!("{}/{}", target.layout.name(), self.tier.name());
+            if !kernels.contains(&kernel) {
+                kernels.push(kernel);
+            }
+            segments.push(repack(&self.pool, name, &members, target, start)?);
+        }
+        let info = WeightInfo {
+            name: name.to_owned(),
+            rows,
+            cols: first.cols,
+            parts: ranges,
+            kernel: kernels.join("+"),
+            resident_bytes: segments.iter().map(|s| s.data.len() as u64).sum(),
+            shed_bytes,
+        };
+        Ok(Weight::new(info, Box::new(Packed { segments })))
+    }
+
+    fn upload_vector(&self, values: &[f32]) -> Result<Vector, OpError> {
+        Ok(Vector::new(values.len(), Arc::new(values.to_vec())))
+    }
+
+    fn cache(&self, spec: CacheSpec) -> Result<Cache, OpError> {
+        Ok(Cache::new(spec, Arc::new(CpuCache(Mutex::new(Memory::new(spec)?)))))
+    }
+
+    fn clear_slot(&self, cache: &Cache, slot: usize) -> Result<(), OpError> {
+        memory(cache)?.clear_slot(slot)
+    }
+
+    fn copy_slot(&self, cache: &Cache, from: usize, to: usize) -> Result<(), OpError> {
+        memory(cache)?.copy_slot(from, to)
+    }
+
+    fn read_slot(&self, cache: &Cache, slot: usize, layer: usize) -> Result<SlotState, OpError> {
+        memory(cache)?.read_slot(slot, layer)
+    }
+
+    fn compile(&self, program: Program, cache: &Cache, options: PlanOptions) -> Result<Plan, OpError> {
+        drop(memory(cache)?);
+        let prepared = Prepared::new(program.lower(self.fusions()), cache.clone(), options.profile)?;
+        let space = Mutex::new(prepared.workspace(self.tier, self.pool.threads())?);
+        Ok(Plan::new(Box::new(CpuPlan { prepared, space })))
+    }
+
+    fn run(&self, plan: &Plan, inputs: StepInputs) -> Result<Ticket, OpError> {
+        let CpuPlan { prepared, space } = plan.payload().ok_or(OpError::ForeignHandle("a plan"))?;
+        inputs.check(&prepared.program, prepared.cache.spec(), prepared.vocab)?;
+        let mut space = lock(space);
+        let mut memory = memory(&prepared.cache)?;
+        let output = prepared.step(self.tier, &self.pool, &mut memory, &mut space, &inputs)?;
+        let ticket = Ticket(self.next_ticket.fetch_add(1, Ordering::Relaxed));
+        lock(&self.done).insert(ticket, output);
+        Ok(ticket)
+    }
+
+    fn poll(&self, ticket: Ticket) -> Result<Option<StepOutput>, OpError> {
+        let output = lock(&self.done).remove(&ticket);
+        output.map(Some).ok_or_else(|| OpError::Inputs(format!("step {} is not under way", ticket.0)))
+    }
+}

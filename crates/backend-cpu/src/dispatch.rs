@@ -1,0 +1,102 @@
+//! Which instruction set this process may use.
+//!
+//! Detection happens at run time; no cargo feature and no compiler flag takes part. Holding a [`Tier`] is the proof
+//! that the machine has it.
+
+use crate::generic::Kernels;
+use std::fmt;
+
+/// A set of kernels that this machine can run.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Tier(Isa);
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Isa {
+    Portable,
+    #[cfg(target_arch = "x86_64")]
+    Avx2(crate::x86_64::Avx2),
+}
+
+impl Tier {
+    /// Loops without any instruction beyond the target's baseline.
+    pub const PORTABLE: Tier = Tier(Isa::Portable);
+
+    /// Every tier of this machine, the best first.
+    pub fn available() -> Vec<Tier> {
+        #[cfg(target_arch = "x86_64")]
+        if let Some(proof) = crate::x86_64::Avx2::detect() {
+            return vec![Tier(Isa::Avx2(proof)), Tier::PORTABLE];
+        }
+        vec![Tier::PORTABLE]
+    }
+
+    /// The fastest tier of this machine.
+    pub fn best() -> Tier {
+        Tier::available()[0]
+    }
+
+    /// The tier of this name.
+    ///
+    /// # Errors
+    /// [`TierError`] when there is none, or this machine does not have it.
+    pub fn named(name: &str) -> Result<Tier, TierError> {
+        let available = Tier::available();
+        let found = available.iter().copied().find(|t| t.name() == name);
+        found.ok_or_else(|| TierError {
+            wanted: name.to_owned(),
+            available: available.iter().map(|t| t.name()).collect(),
+        })
+    }
+
+    /// `portable` or `avx2`.
+    pub fn name(self) -> &'static str {
+        match self.0 {
+            Isa::Portable => "portable",
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2(_) => "avx2",
+        }
+    }
+
+    pub(crate) fn kernels(self) -> &'static Kernels {
+        match self.0 {
+            Isa::Portable => &crate::generic::PORTABLE,
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2(proof) => crate::x86_64::kernels(proof),
+        }
+    }
+}
+
+impl fmt::Debug for Tier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A tier was asked for by a name that this machine has no kernels for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TierError {
+    /// What was asked for.
+    pub wanted: String,
+    /// What there is, the best first.
+    pub available: Vec<&'static str>,
+}
+
+impl fmt::Display for TierError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "no CPU tier `{}` on this machine; available: {}", self.wanted, self.available.join(", "))
+    }
+}
+
+impl std::error::Error for TierError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn portable_is_always_there_and_unknown_names_list_what_is() {
+        assert_eq!(Tier::named("portable"), Ok(Tier::PORTABLE));
+        let error = Tier::named("avx1024").unwrap_err().to_string();
+        assert!(error.contains("`avx1024`") && error.contains("portable"), "{error}");
+    }
+}

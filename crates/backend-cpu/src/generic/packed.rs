@@ -1,0 +1,231 @@
+//! Matrix products over resident layouts, a block of 32 rows at a time.
+//!
+//! A symmetric group adds `scale * sum(value * x)`, one with a kept bias `scale * sum(code * x) + bias * sum(x)`;
+//! groups are added in ascending order. With integer activations the sums are exact integers and the group's result is
+//! multiplied by the activation scale.
+
+use super::unpack;
+use super::vector::{LANES, Vector};
+use crate::layout::{BLOCK, Codes, GROUP, Lanes, Layout, Segment};
+use crate::memory::Plain;
+use std::ops::Range;
+
+/// Vectors of a block.
+pub(crate) const QUARTERS: usize = BLOCK / LANES;
+
+/// Sums of integer activations over 32 columns.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[repr(C)]
+pub(crate) struct GroupSum {
+    pub total: i32,
+    /// Of absolute values.
+    pub magnitude: i32,
+}
+
+// SAFETY: two integers without padding.
+unsafe impl Plain for GroupSum {}
+
+/// Float activations of a tile.
+pub(crate) struct FloatRows<'a> {
+    pub rows: usize,
+    /// `[row][cols]`.
+    pub values: &'a [f32],
+    /// `[row][ceil(cols / 32)]`.
+    pub sums: &'a [f32],
+}
+
+/// Integer activations of a tile.
+pub(crate) struct IntRows<'a> {
+    pub rows: usize,
+    /// `[row][cols]`.
+    pub values: &'a [i16],
+    /// `[row][ceil(cols / 128)]`.
+    pub scales: &'a [f32],
+    /// `[row][ceil(cols / 32)]`.
+    pub sums: &'a [GroupSum],
+    /// `[row][cols / 4]` tables of the tier.
+    pub tables: &'a [u8],
+}
+
+impl IntRows<'_> {
+    /// Scale of the activations in weight group `g` of row `m`.
+    #[inline(always)]
+    pub(crate) fn scale(&self, layout: &Layout, m: usize, g: usize) -> f32 {
+        self.scales[m * layout.cols.div_ceil(GROUP) + g * layout.group / GROUP]
+    }
+
+    /// Sums of weight group `g` of row `m`.
+    #[inline(always)]
+    pub(crate) fn sum(&self, layout: &Layout, m: usize, g: usize) -> GroupSum {
+        let start = m * layout.cols.div_ceil(32) + g * layout.group / 32;
+        let mut sum = GroupSum::default();
+        for s in &self.sums[start..start + layout.group / 32] {
+            sum.total += s.total;
+            sum.magnitude += s.magnitude;
+        }
+        sum
+    }
+}
+
+impl FloatRows<'_> {
+    /// Sum of group `g` of row `m`.
+    #[inline(always)]
+    fn sum(&self, layout: &Layout, m: usize, g: usize) -> f32 {
+        let row = &self.sums[m * layout.cols.div_ceil(32)..][..layout.cols.div_ceil(32)];
+        let start = g * layout.group / 32;
+        row[start..(start + layout.group / 32).min(row.len())].iter().sum()
+    }
+}
+
+/// Stored scale and bias of the rows of one record.
+#[inline(always)]
+pub(crate) fn params<V: Vector>(layout: &Layout, record: &[u8]) -> ([V; QUARTERS], Option<[V; QUARTERS]>) {
+    let stored = unpack::lanes::<V>(layout.scale, &record[layout.code_bytes()..]);
+    (stored, layout.bias.map(|kind| unpack::lanes::<V>(kind, &record[layout.bias_start()..])))
+}
+
+/// Adds the sparse residuals of a block to the sums of row `m`, whose groups sum to `x_sum`.
+#[inline(always)]
+pub(crate) fn add_sparse(segment: &Segment, b: usize, acc: &mut [f32], x_sum: impl Fn(usize) -> f32) {
+    for residual in segment.sparse_of(b) {
+        acc[residual.row % BLOCK] += residual.value * x_sum(residual.group);
+    }
+}
+
+#[inline(always)]
+pub(crate) fn float_blocks<V: Vector>(segment: &Segment, blocks: Range<usize>, x: &FloatRows<'_>, acc: &mut [f32]) {
+    let layout = &segment.layout;
+    let mut tile = [[0.0f32; BLOCK]; GROUP];
+    let mut codes = [[0i8; BLOCK]; GROUP];
+    for (b, acc) in blocks.zip(acc.chunks_exact_mut(x.rows * BLOCK)) {
+        acc.fill(0.0);
+        for g in 0..layout.groups() {
+            let record = segment.record(b, g);
+            let columns = layout.columns(g);
+            let tile = &mut tile[..columns.len()];
+            let (scale, bias) = if let Codes::Dense(kind) = layout.codes {
+                unpack::dense::<V>(kind, record, tile);
+                ([V::splat(1.0); QUARTERS], None)
+            } else {
+                let codes = &mut codes[..columns.len()];
+                unpack::values(layout, record, codes);
+                let (stored, bias) = params::<V>(layout, record);
+                // Beside a kept bias, values are turned back into codes: see `finish_group`.
+                let (step, center) = if bias.is_some() { (layout.factor, layout.center) } else { (1.0, 0.0) };
+                for (to, from) in tile.iter_mut().zip(codes) {
+                    for (to, from) in to.iter_mut().zip(from) {
+                        *to = f32::from(*from) * step + center;
+                    }
+                }
+                (stored.map(|s| s.mul(V::splat(layout.factor / step))), bias)
+            };
+            for (m, acc) in acc.chunks_exact_mut(BLOCK).enumerate() {
+                let x_row = &x.values[m * layout.cols..(m + 1) * layout.cols];
+                let dot = dot_tile::<V>(tile, &x_row[columns.clone()]);
+                let x_sum = V::splat(if bias.is_some() { x.sum(layout, m, g) } else { 0.0 });
+                for (i, acc) in acc.as_chunks_mut::<LANES>().0.iter_mut().enumerate() {
+                    let mut sum = dot[i].mul_add(scale[i], V::load(acc));
+                    if let Some(bias) = &bias {
+                        sum = bias[i].mul_add(x_sum, sum);
+                    }
+                    sum.store(acc);
+                }
+            }
+        }
+        for (m, acc) in acc.chunks_exact_mut(BLOCK).enumerate() {
+            add_sparse(segment, b, acc, |g| x.sum(layout, m, g));
+        }
+    }
+}
+
+/// `sum_k tile[k] * x[k]` for 32 rows.
+#[inline(always)]
+fn dot_tile<V: Vector>(tile: &[Lanes<f32>], x: &[f32]) -> [V; QUARTERS] {
+    // Even and odd columns apart: eight chains hide the latency of the additions.
+    let mut sums = [[V::zero(); QUARTERS]; 2];
+    let (pairs, last) = tile.as_chunks::<2>();
+    let (x_pairs, x_last) = x.as_chunks::<2>();
+    for (pair, x) in pairs.iter().zip(x_pairs) {
+        for j in 0..2 {
+            let x = V::splat(x[j]);
+            for (s, w) in sums[j].iter_mut().zip(pair[j].as_chunks::<LANES>().0) {
+                *s = V::load(w).mul_add(x, *s);
+            }
+        }
+    }
+    for (column, x) in last.iter().zip(x_last) {
+        let x = V::splat(*x);
+        for (s, w) in sums[0].iter_mut().zip(column.as_chunks::<LANES>().0) {
+            *s = V::load(w).mul_add(x, *s);
+        }
+    }
+    std::array::from_fn(|i| sums[0][i].add(sums[1][i]))
+}
+
+/// The portable integer form: codes are unpacked inside the tile, whatever the layout.
+#[inline(always)]
+pub(crate) fn int_blocks<V: Vector>(segment: &Segment, blocks: Range<usize>, x: &IntRows<'_>, acc: &mut [f32]) {
+    let layout = &segment.layout;
+    let mut codes = [[0i8; BLOCK]; GROUP];
+    for (b, acc) in blocks.zip(acc.chunks_exact_mut(x.rows * BLOCK)) {
+        acc.fill(0.0);
+        for g in 0..layout.groups() {
+            let record = segment.record(b, g);
+            let codes = &mut codes[..layout.group];
+            unpack::values(layout, record, codes);
+            let params = params::<V>(layout, record);
+            for (m, acc) in acc.chunks_exact_mut(BLOCK).enumerate() {
+                let values = &x.values[m * layout.cols + g * layout.group..][..layout.group];
+                let mut sums = [0i32; BLOCK];
+                for (column, q) in codes.iter().zip(values) {
+                    for (s, c) in sums.iter_mut().zip(column) {
+                        *s += i32::from(*c) * i32::from(*q);
+                    }
+                }
+                let sums = sums.map(|s| s as f32);
+                let dots = std::array::from_fn(|i| V::load(&sums.as_chunks::<LANES>().0[i]));
+                finish_group(layout, x, (m, g), dots, &params, acc);
+            }
+        }
+        for (m, acc) in acc.chunks_exact_mut(BLOCK).enumerate() {
+            add_int_sparse(segment, b, x, m, acc);
+        }
+    }
+}
+
+/// Adds the sparse residuals of a block to the results of row `m`.
+#[inline(always)]
+pub(crate) fn add_int_sparse(segment: &Segment, b: usize, x: &IntRows<'_>, m: usize, acc: &mut [f32]) {
+    let layout = &segment.layout;
+    add_sparse(segment, b, acc, |g| x.scale(layout, m, g) * x.sum(layout, m, g).total as f32);
+}
+
+/// Adds one group of integer sums of values to the results of row `m`.
+///
+/// Where a bias is kept, sums of values become sums of codes first, in whole numbers below 2^24: around another center
+/// than that of the bias the two products would cancel.
+#[inline(always)]
+pub(crate) fn finish_group<V: Vector>(
+    layout: &Layout,
+    x: &IntRows<'_>,
+    (m, g): (usize, usize),
+    dots: [V; QUARTERS],
+    (stored, bias): &([V; QUARTERS], Option<[V; QUARTERS]>),
+    acc: &mut [f32],
+) {
+    let x_scale = x.scale(layout, m, g);
+    let value_scale = V::splat(x_scale * layout.factor);
+    let acc = acc.as_chunks_mut::<LANES>().0;
+    let Some(bias) = bias else {
+        for i in 0..QUARTERS {
+            dots[i].mul_add(stored[i].mul(value_scale), V::load(&acc[i])).store(&mut acc[i]);
+        }
+        return;
+    };
+    let total = x.sum(layout, m, g).total as f32;
+    let (shift, x_sum) = (V::splat(total * (layout.center / layout.factor)), V::splat(x_scale * total));
+    for i in 0..QUARTERS {
+        let sum = dots[i].add(shift).mul_add(stored[i].mul(value_scale), V::load(&acc[i]));
+        bias[i].mul_add(x_sum, sum).store(&mut acc[i]);
+    }
+}

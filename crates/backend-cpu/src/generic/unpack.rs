@@ -1,0 +1,108 @@
+//! Codes of one record as numbers, rows in their own order: what the portable matmul and the embedding read.
+
+use super::vector::{LANES, Vector};
+use crate::layout::{BLOCK, Codes, Lanes, Layout, Segment};
+use onebit_quant::ParamType;
+
+/// Values (code - center) of one record, column by column.
+pub(crate) fn values(layout: &Layout, record: &[u8], tile: &mut [Lanes<i8>]) {
+    let codes = &record[..layout.code_bytes()];
+    let unit = layout.order.unit;
+    match layout.codes {
+        Codes::Bits1 => {
+            for (units, tile) in codes.chunks_exact(BLOCK * unit).zip(tile.chunks_exact_mut(8 * unit)) {
+                for (r, place) in layout.order.position.iter().enumerate() {
+                    let bytes = &units[usize::from(*place) * unit..][..unit];
+                    for (c, column) in tile.iter_mut().enumerate() {
+                        column[r] = (((bytes[c / 8] >> (c % 8)) & 1) * 2) as i8 - 1;
+                    }
+                }
+            }
+        }
+        Codes::Bits2 => {
+            for (units, tile) in codes.chunks_exact(2 * BLOCK * unit).zip(tile.chunks_exact_mut(8 * unit)) {
+                let (low, high) = units.split_at(BLOCK * unit);
+                for (r, place) in layout.order.position.iter().enumerate() {
+                    let at = usize::from(*place) * unit;
+                    for (c, column) in tile.iter_mut().enumerate() {
+                        let bit = |plane: &[u8]| (plane[at + c / 8] >> (c % 8)) & 1;
+                        column[r] = (bit(low) + 2 * bit(high)) as i8 - 1;
+                    }
+                }
+            }
+        }
+        Codes::Block4 => {
+            for (bytes, tile) in codes.chunks_exact(2 * BLOCK).zip(tile.chunks_exact_mut(4)) {
+                for r in 0..BLOCK {
+                    for j in 0..2 {
+                        let byte = bytes[2 * r + j];
+                        tile[j][r] = (byte & 15) as i8 - 8;
+                        tile[2 + j][r] = (byte >> 4) as i8 - 8;
+                    }
+                }
+            }
+        }
+        Codes::Block8 => {
+            for (bytes, tile) in codes.chunks_exact(2 * BLOCK).zip(tile.chunks_exact_mut(2)) {
+                for r in 0..BLOCK {
+                    tile[0][r] = bytes[2 * r] as i8;
+                    tile[1][r] = bytes[2 * r + 1] as i8;
+                }
+            }
+        }
+        Codes::Dense(_) => unreachable!("dense records hold floats"),
+    }
+}
+
+/// Columns of one dense record as floats.
+#[inline(always)]
+pub(crate) fn dense<V: Vector>(kind: ParamType, record: &[u8], tile: &mut [Lanes<f32>]) {
+    for (bytes, column) in record.chunks_exact(kind.bytes() * BLOCK).zip(tile) {
+        for (to, v) in column.as_chunks_mut::<LANES>().0.iter_mut().zip(lanes::<V>(kind, bytes)) {
+            v.store(to);
+        }
+    }
+}
+
+/// 32 stored numbers.
+#[inline(always)]
+pub(crate) fn lanes<V: Vector>(kind: ParamType, bytes: &[u8]) -> [V; BLOCK / LANES] {
+    let bytes = &bytes[..BLOCK * kind.bytes()];
+    let halves = || bytes.as_chunks::<{ 2 * LANES }>().0;
+    match kind {
+        ParamType::F16 => std::array::from_fn(|i| V::load_f16(&halves()[i])),
+        ParamType::BF16 => std::array::from_fn(|i| V::load_bf16(&halves()[i])),
+        ParamType::F32 => std::array::from_fn(|i| {
+            let words = bytes[i * 4 * LANES..].as_chunks::<4>().0;
+            V::load(&std::array::from_fn(|j| f32::from_le_bytes(words[j])))
+        }),
+    }
+}
+
+/// Decodes one row of a segment.
+pub(crate) fn row(segment: &Segment, row: usize, out: &mut [f32]) {
+    let layout = &segment.layout;
+    let (b, r) = (row / BLOCK, row % BLOCK);
+    if let Codes::Dense(kind) = layout.codes {
+        let block = segment.block(b);
+        for (k, v) in out.iter_mut().enumerate() {
+            *v = kind.read(block, k * BLOCK + r);
+        }
+        return;
+    }
+    let mut tile = vec![[0i8; BLOCK]; layout.group];
+    for (g, out) in out.chunks_exact_mut(layout.group).enumerate() {
+        let record = segment.record(b, g);
+        values(layout, record, &mut tile);
+        let stored = layout.scale.read(&record[layout.code_bytes()..], r);
+        let bias = layout.bias.map(|kind| kind.read(&record[layout.bias_start()..], r));
+        let mut residual = bias.map_or(0.0, |bias| bias + layout.center * stored);
+        for sparse in segment.sparse_of(b).iter().filter(|s| s.row == row && s.group == g) {
+            residual += sparse.value;
+        }
+        let scale = stored * layout.factor;
+        for (v, column) in out.iter_mut().zip(&tile) {
+            *v = scale * f32::from(column[r]) + residual;
+        }
+    }
+}

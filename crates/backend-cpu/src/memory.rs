@@ -1,0 +1,198 @@
+//! Memory for weights, caches and temporaries, and the handle through which tasks share it.
+
+use onebit_ops::OpError;
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::marker::PhantomData;
+use std::ops::Range;
+use std::ptr::NonNull;
+
+/// Alignment of every buffer: a cache line, and the widest vector.
+pub(crate) const ALIGN: usize = 64;
+
+/// What the allocator is asked for. More than this and it would clear the pages itself instead of taking fresh ones
+/// from the system, and a large pool would cost its whole size at once.
+const SYSTEM_ALIGN: usize = 16;
+
+/// Zeroed bytes, aligned to 64. A large buffer occupies memory only where it has been written.
+pub(crate) struct Buffer {
+    base: NonNull<u8>,
+    layout: Layout,
+    skip: usize,
+    len: usize,
+}
+
+// SAFETY: the buffer owns its memory, like a `Vec<u8>`.
+unsafe impl Send for Buffer {}
+// SAFETY: shared access only reads.
+unsafe impl Sync for Buffer {}
+
+impl Buffer {
+    /// `len` zeroed bytes; `what` names them in the error.
+    pub(crate) fn zeroed(len: usize, what: &str) -> Result<Buffer, OpError> {
+        let failed = || OpError::OutOfMemory {
+            what: what.to_owned(),
+            backend: "cpu".to_owned(),
+            wanted: len as u64,
+            available: available_bytes(),
+        };
+        let size = len.checked_add(ALIGN).ok_or_else(failed)?;
+        let layout = Layout::from_size_align(size, SYSTEM_ALIGN).map_err(|_| failed())?;
+        // SAFETY: the size is not zero.
+        let base = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(failed)?;
+        let skip = base.as_ptr().align_offset(ALIGN);
+        Ok(Buffer { base, layout, skip, len })
+    }
+
+    /// Asks the system for large pages, which a long stream reads faster.
+    pub(crate) fn prefer_large_pages(&self) {
+        #[cfg(target_os = "linux")]
+        {
+            const PAGE: usize = 4096;
+            let start = (self.base.as_ptr() as usize).next_multiple_of(PAGE);
+            let end = (self.base.as_ptr() as usize + self.layout.size()) / PAGE * PAGE;
+            if end > start {
+                // SAFETY: the whole pages lie inside this buffer, and the advice changes no contents.
+                unsafe { libc::madvise(start as *mut libc::c_void, end - start, libc::MADV_HUGEPAGE) };
+            }
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        // SAFETY: `skip + len` bytes were allocated and zeroed.
+        unsafe { std::slice::from_raw_parts(self.base.as_ptr().add(self.skip), self.len) }
+    }
+
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `bytes`, and `self` is borrowed exclusively.
+        unsafe { std::slice::from_raw_parts_mut(self.base.as_ptr().add(self.skip), self.len) }
+    }
+
+    /// The bytes as floats.
+    pub(crate) fn floats(&self) -> &[f32] {
+        // SAFETY: any bits are a float.
+        unsafe { self.bytes().align_to::<f32>().1 }
+    }
+
+    /// The bytes as floats.
+    pub(crate) fn floats_mut(&mut self) -> &mut [f32] {
+        // SAFETY: any bits are a float.
+        unsafe { self.bytes_mut().align_to_mut::<f32>().1 }
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        // SAFETY: allocated in `zeroed` with this layout.
+        unsafe { dealloc(self.base.as_ptr(), self.layout) }
+    }
+}
+
+/// Memory that the system could still give, for messages.
+fn available_bytes() -> u64 {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = text.lines().find_map(|l| l.strip_prefix("MemAvailable:"));
+    line.and_then(|l| l.trim().trim_end_matches("kB").trim().parse::<u64>().ok()).map_or(0, |kb| kb * 1024)
+}
+
+/// A slice that the tasks of one parallel phase write in pieces.
+#[derive(Clone, Copy)]
+pub(crate) struct Disjoint<'a, T> {
+    start: *mut T,
+    len: usize,
+    life: PhantomData<&'a mut [T]>,
+}
+
+// SAFETY: the pieces are handed out by `piece`, whose callers promise that no two overlap.
+unsafe impl<T: Send> Send for Disjoint<'_, T> {}
+// SAFETY: as above.
+unsafe impl<T: Send> Sync for Disjoint<'_, T> {}
+
+impl<'a, T> Disjoint<'a, T> {
+    pub(crate) fn new(slice: &'a mut [T]) -> Self {
+        Disjoint { start: slice.as_mut_ptr(), len: slice.len(), life: PhantomData }
+    }
+
+    /// A piece that nobody writes.
+    ///
+    /// # Safety
+    /// No mutable piece that is alive at the same time may overlap.
+    pub(crate) unsafe fn shared(&self, range: Range<usize>) -> &'a [T] {
+        assert!(range.start <= range.end && range.end <= self.len, "{range:?} of {}", self.len);
+        // SAFETY: inside the slice, and by the caller's promise nobody writes there.
+        unsafe { std::slice::from_raw_parts(self.start.add(range.start), range.len()) }
+    }
+
+    /// One piece.
+    ///
+    /// # Safety
+    /// No two pieces that are alive at the same time may overlap.
+    pub(crate) unsafe fn piece(&self, range: Range<usize>) -> &'a mut [T] {
+        assert!(range.start <= range.end && range.end <= self.len, "{range:?} of {}", self.len);
+        // SAFETY: inside the slice, and by the caller's promise not aliased.
+        unsafe { std::slice::from_raw_parts_mut(self.start.add(range.start), range.len()) }
+    }
+}
+
+/// Numbers that any bytes are a value of.
+///
+/// # Safety
+/// Every bit pattern must be a valid value, without padding.
+pub(crate) unsafe trait Plain: Copy {}
+// SAFETY: every pattern is a number.
+unsafe impl Plain for f32 {}
+// SAFETY: every pattern is a number.
+unsafe impl Plain for i16 {}
+// SAFETY: every pattern is a number.
+unsafe impl Plain for u8 {}
+// SAFETY: every pattern is a number.
+unsafe impl Plain for usize {}
+// SAFETY: two numbers without padding.
+unsafe impl Plain for [f32; 2] {}
+
+/// Cuts aligned slices off a byte buffer.
+pub(crate) struct Carve<'a> {
+    rest: &'a mut [u8],
+}
+
+/// Bytes that [`Carve::take`] uses for `len` values.
+pub(crate) const fn carved_bytes<T>(len: usize) -> usize {
+    (len * size_of::<T>()).next_multiple_of(ALIGN)
+}
+
+impl<'a> Carve<'a> {
+    pub(crate) fn new(buffer: &'a mut [u8]) -> Self {
+        Carve { rest: buffer }
+    }
+
+    /// The next `len` values, at a multiple of 64 bytes from the start.
+    pub(crate) fn take<T: Plain>(&mut self, len: usize) -> &'a mut [T] {
+        let (head, rest) = std::mem::take(&mut self.rest).split_at_mut(carved_bytes::<T>(len));
+        self.rest = rest;
+        // SAFETY: any bytes are a value of a plain type.
+        let (before, values, _) = unsafe { head.align_to_mut::<T>() };
+        assert!(before.is_empty(), "buffers start aligned");
+        &mut values[..len]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_are_aligned_zeroed_and_exactly_long() {
+        for len in [0, 1, 63, 64, 4097, 1 << 20] {
+            let mut b = Buffer::zeroed(len, "a test").unwrap();
+            assert_eq!(b.bytes().as_ptr() as usize % ALIGN, 0);
+            assert_eq!(b.len(), len);
+            assert!(b.bytes().iter().all(|v| *v == 0));
+            b.bytes_mut().fill(1);
+            assert_eq!(b.floats().len(), len / 4);
+        }
+        assert!(Buffer::zeroed(usize::MAX, "too much").is_err());
+    }
+}

@@ -1,0 +1,241 @@
+//! `epilogue(norm(x) W^T)`: rows are prepared once for all parts of a weight, then blocks of rows are computed.
+//!
+//! Activation rows go through in tiles, so that what the kernels read again for every block of the weight stays in a
+//! cache; the weight streams through once for each tile.
+
+use super::{Exec, Frame, Input, Output, PerWorker, Tiles, vector, weight};
+use crate::generic::packed::{FloatRows, GroupSum, IntRows};
+use crate::layout::{BLOCK, GROUP, Packed, Segment};
+use crate::memory::{Carve, Disjoint, carved_bytes};
+use onebit_ops::{Activations, Epilogue, Norm, OpError, Tensor, View, Weight};
+use std::ops::Range;
+
+/// Activation rows of a tile.
+pub(crate) const TILE: usize = 64;
+
+/// Most blocks that one task computes.
+const RANGE: usize = 8;
+
+/// Columns of a task of the gate.
+const GATE_COLUMNS: usize = 2048;
+
+/// One `Op::Linear`.
+#[derive(Clone, Copy)]
+pub(crate) struct Linear<'a> {
+    pub x: View,
+    pub norm: Option<&'a Norm>,
+    pub weight: &'a Weight,
+    pub activations: Activations,
+    pub epilogue: Epilogue,
+    pub out: Tensor,
+}
+
+/// Scratch bytes of a linear op: (shared, each worker's).
+pub(crate) fn scratch(
+    table_bytes: usize,
+    max_rows: usize,
+    w: &Weight,
+    activations: Activations,
+    gated: bool,
+) -> (usize, usize) {
+    let (rows, cols) = (max_rows.min(TILE), w.cols());
+    let mut shared = carved_bytes::<f32>(rows * cols) + carved_bytes::<f32>(rows * cols.div_ceil(32));
+    if activations != Activations::F32 {
+        shared += carved_bytes::<i16>(rows * cols)
+            + carved_bytes::<f32>(rows * cols.div_ceil(GROUP))
+            + carved_bytes::<GroupSum>(rows * cols.div_ceil(32))
+            + carved_bytes::<u8>(rows * cols.div_ceil(4) * table_bytes);
+    }
+    if gated {
+        shared += carved_bytes::<f32>(rows * w.rows());
+    }
+    (shared, carved_bytes::<f32>(RANGE * rows * BLOCK))
+}
+
+pub(crate) fn run(frame: &mut Frame<'_>, op: Linear<'_>) -> Result<(), OpError> {
+    let packed = weight(op.weight)?;
+    let gain = op.norm.map(|n| Ok::<_, OpError>((vector(&n.gain)?.as_slice(), n.eps))).transpose()?;
+    let residual = match op.epilogue {
+        Epilogue::Residual(view) => Some(frame.read(view)),
+        _ => None,
+    };
+    let (x, out, rows) = (frame.read(op.x), frame.write(op.out), frame.rows(op.out));
+    let product = Product {
+        exec: frame.exec,
+        packed,
+        cols: op.weight.cols(),
+        width: op.weight.rows(),
+        // Dense weights always meet float activations; a weight may have parts of both kinds.
+        limit: op.activations.limit().filter(|_| packed.segments.iter().any(|s| s.layout.is_packed())),
+        gain,
+        x,
+    };
+    for start in (0..rows).step_by(TILE) {
+        let tile = start..(start + TILE).min(rows);
+        let mut carve = Carve::new(frame.scratch);
+        let mut prepared = product.carve(tile.len(), &mut carve);
+        product.prepare(tile.start, &mut prepared);
+        if op.epilogue == Epilogue::SwiGlu {
+            let wide = Disjoint::new(carve.take::<f32>(tile.len() * product.width));
+            let wide = Output { data: wide, cols: product.width };
+            product.multiply(&prepared, frame.worker_scratch, (wide, 0), None);
+            product.gate(wide, out, tile);
+        } else {
+            product.multiply(&prepared, frame.worker_scratch, (out, tile.start), residual);
+        }
+    }
+    Ok(())
+}
+
+/// A linear op with its operands.
+struct Product<'a> {
+    exec: Exec<'a>,
+    packed: &'a Packed,
+    cols: usize,
+    /// Rows of the weight.
+    width: usize,
+    /// Largest activation integer, if any part of the weight takes integers.
+    limit: Option<i16>,
+    gain: Option<(&'a [f32], f32)>,
+    x: Input<'a>,
+}
+
+/// The activations of a tile as the kernels read them.
+struct Prepared<'a> {
+    rows: usize,
+    floats: &'a mut [f32],
+    float_sums: &'a mut [f32],
+    ints: Option<Ints<'a>>,
+}
+
+struct Ints<'a> {
+    values: &'a mut [i16],
+    scales: &'a mut [f32],
+    sums: &'a mut [GroupSum],
+    tables: &'a mut [u8],
+}
+
+impl Product<'_> {
+    fn carve<'s>(&self, rows: usize, carve: &mut Carve<'s>) -> Prepared<'s> {
+        let cols = self.cols;
+        Prepared {
+            rows,
+            floats: carve.take(rows * cols),
+            float_sums: carve.take(rows * cols.div_ceil(32)),
+            ints: self.limit.map(|_| Ints {
+                values: carve.take(rows * cols),
+                scales: carve.take(rows * cols.div_ceil(GROUP)),
+                sums: carve.take(rows * cols.div_ceil(32)),
+                tables: carve.take(rows * cols.div_ceil(4) * self.exec.kernels.table_bytes),
+            }),
+        }
+    }
+
+    /// Norm, rounding and tables of the tile that begins at row `first`.
+    fn prepare(&self, first: usize, p: &mut Prepared<'_>) {
+        let (cols, kernels) = (self.cols, self.exec.kernels);
+        let with_floats = self.limit.is_none() || self.packed.segments.iter().any(|s| !s.layout.is_packed());
+        let floats = Tiles::new(p.floats, cols);
+        let float_sums = Tiles::new(p.float_sums, cols.div_ceil(32));
+        let ints = p.ints.as_mut().map(|i| {
+            (
+                Tiles::new(i.values, cols),
+                Tiles::new(i.scales, cols.div_ceil(GROUP)),
+                Tiles::new(i.sums, cols.div_ceil(32)),
+                Tiles::new(i.tables, cols.div_ceil(4) * kernels.table_bytes),
+            )
+        });
+        self.exec.each(p.rows, 4 * cols, &|m, _| {
+            // SAFETY: each row is one task.
+            let (row, sums) = unsafe { (floats.piece(m), float_sums.piece(m)) };
+            let x = self.x.row(first + m);
+            match self.gain {
+                Some((gain, eps)) => (kernels.rms_norm)(x, gain, eps, row),
+                None => row.copy_from_slice(x),
+            }
+            if with_floats {
+                (kernels.float_sums)(row, sums);
+            }
+            if let (Some(limit), Some((values, scales, sums, tables))) = (self.limit, &ints) {
+                // SAFETY: each row is one task.
+                let (values, scales) = unsafe { (values.piece(m), scales.piece(m)) };
+                // SAFETY: each row is one task.
+                let (sums, tables) = unsafe { (sums.piece(m), tables.piece(m)) };
+                (kernels.quantize)(row, limit, values, scales, sums);
+                (kernels.build_tables)(values, tables);
+            }
+        });
+    }
+
+    /// The product of all parts, into rows `first..` of `out`.
+    fn multiply(
+        &self,
+        p: &Prepared<'_>,
+        worker_scratch: &mut [u8],
+        (out, first): (Output<'_>, usize),
+        residual: Option<Input<'_>>,
+    ) {
+        let (kernels, pool) = (self.exec.kernels, self.exec.pool);
+        let float_rows = FloatRows { rows: p.rows, values: p.floats, sums: p.float_sums };
+        let int_rows = p.ints.as_ref().map(|i| IntRows {
+            rows: p.rows,
+            values: i.values,
+            scales: i.scales,
+            sums: i.sums,
+            tables: i.tables,
+        });
+        // Some tasks for each thread, so that one that starts late is caught up with; even, for kernels that take
+        // two blocks at once.
+        let blocks: usize = self.packed.segments.iter().map(Segment::blocks).sum();
+        let range = (blocks / (8 * pool.threads())).clamp(2, RANGE).next_multiple_of(2);
+        let tasks: usize = self.packed.segments.iter().map(|s| s.blocks().div_ceil(range)).sum();
+        let worker_scratch = PerWorker::new(worker_scratch, pool.threads());
+        let job = |mut task: usize, worker: usize| {
+            let mut segments = self.packed.segments.iter();
+            let Some(segment) = segments.find(|s| {
+                let here = s.blocks().div_ceil(range);
+                let found = task < here;
+                task -= if found { 0 } else { here };
+                found
+            }) else {
+                return;
+            };
+            let blocks = task * range..((task + 1) * range).min(segment.blocks());
+            // SAFETY: this task runs on this worker.
+            let mut carve = Carve::new(unsafe { worker_scratch.piece(worker) });
+            let acc = carve.take::<f32>(blocks.len() * p.rows * BLOCK);
+            match &int_rows {
+                Some(rows) if segment.layout.is_packed() => (kernels.int_blocks)(segment, blocks.clone(), rows, acc),
+                _ => (kernels.float_blocks)(segment, blocks.clone(), &float_rows, acc),
+            }
+            for (b, acc) in blocks.zip(acc.chunks_exact(p.rows * BLOCK)) {
+                let start = segment.rows.start + b * BLOCK;
+                let columns = start..(start + BLOCK).min(segment.rows.end);
+                for (m, acc) in acc.chunks_exact(BLOCK).enumerate() {
+                    // SAFETY: each block of rows of the weight is in one task.
+                    let to = unsafe { out.piece(first + m, columns.clone()) };
+                    match residual {
+                        Some(residual) => (kernels.add)(acc, &residual.row(first + m)[columns.clone()], to),
+                        None => to.copy_from_slice(&acc[..columns.len()]),
+                    }
+                }
+            }
+        };
+        self.exec.each(tasks, range * BLOCK * self.cols * p.rows / 8, &job);
+    }
+
+    /// `silu(gate) * up` of the tile's rows.
+    fn gate(&self, wide: Output<'_>, out: Output<'_>, tile: Range<usize>) {
+        let half = self.width / 2;
+        let pieces = half.div_ceil(GATE_COLUMNS);
+        self.exec.each(tile.len() * pieces, GATE_COLUMNS, &|task, _| {
+            let (m, start) = (task / pieces, task % pieces * GATE_COLUMNS);
+            let columns = start..(start + GATE_COLUMNS).min(half);
+            // SAFETY: nobody writes the product any more.
+            let row = unsafe { wide.data.shared(m * self.width..(m + 1) * self.width) };
+            // SAFETY: each piece of a row is one task.
+            let to = unsafe { out.piece(tile.start + m, columns.clone()) };
+            (self.exec.kernels.swiglu)(&row[columns.clone()], &row[half..][columns], to);
+        });
+    }
+}

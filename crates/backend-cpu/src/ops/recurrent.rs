@@ -1,0 +1,197 @@
+//! The causal convolution and the gated delta rule over state slots.
+//!
+//! Rows of a speculative step stay beside the state until the next step says how many of them hold; those are applied
+//! first. Segments go one after another, each spread over channels or heads, so that two that share a scratch slot do
+//! not meet.
+
+use super::{Frame, PerWorker, Tiles, vector};
+use crate::generic::delta::{Head, Token, slab_len};
+use crate::memory::{Carve, Disjoint, carved_bytes};
+use onebit_ops::{HeadMap, OpError, Segment, Tensor, Vector, View};
+
+/// Channels of a task of the convolution.
+const CHANNELS: usize = 1024;
+
+/// Largest convolution kernel.
+pub(crate) const MAX_KERNEL: usize = 8;
+
+/// Speculative rows that hold.
+fn accepted(segment: &Segment, pending: usize) -> Result<usize, OpError> {
+    if segment.accepted <= pending {
+        return Ok(segment.accepted);
+    }
+    Err(OpError::Inputs(format!("{} rows accepted of {pending} pending", segment.accepted)))
+}
+
+/// `taps` is `[kernel][channels]`.
+pub(crate) fn conv_silu(
+    frame: &mut Frame<'_>,
+    x: View,
+    taps: &[f32],
+    layer: usize,
+    out: Tensor,
+) -> Result<(), OpError> {
+    let channels = x.cols();
+    let (x, out) = (frame.read(x), frame.write(out));
+    let (exec, segments) = (frame.exec, &frame.inputs.segments);
+    for segment in segments {
+        let (shape, index, range) = frame.cache.record(segment.slot, layer)?;
+        let keep = accepted(segment, frame.cache.pending[index].0)?;
+        let record = &mut frame.cache.slots.floats_mut()[range];
+        let window = shape.window();
+        for i in (0..keep).filter(|_| !window.is_empty()) {
+            record.copy_within(window.start + channels..window.end, window.start);
+            record.copy_within(shape.pending_window(i), window.end - channels);
+        }
+        let window = &record[shape.window()];
+        let (first, pieces) = (segment.rows.start, channels.div_ceil(CHANNELS));
+        exec.each(segment.rows.len() * pieces, 4 * CHANNELS, &|task, _| {
+            let (i, start) = (task / pieces, task % pieces * CHANNELS);
+            let columns = start..(start + CHANNELS).min(channels);
+            let kernel = window.len() / channels + 1;
+            let (mut history, mut weights) = ([&[][..]; MAX_KERNEL], [&[][..]; MAX_KERNEL]);
+            for j in 0..kernel {
+                weights[j] = &taps[j * channels..][columns.clone()];
+                // Row i + j of the window followed by the step.
+                history[j] = match (i + j).checked_sub(kernel - 1) {
+                    Some(row) => &x.row(first + row)[columns.clone()],
+                    None => &window[(i + j) * channels..][columns.clone()],
+                };
+            }
+            // SAFETY: each piece of a row is one task.
+            let to = unsafe { out.piece(first + i, columns) };
+            (exec.kernels.conv_silu)(&history[..kernel], &weights[..kernel], to);
+        });
+        if segment.speculative {
+            for (i, row) in segment.rows.clone().enumerate() {
+                record[shape.pending_window(i)].copy_from_slice(x.row(row));
+            }
+        } else {
+            let window = &mut record[shape.window()];
+            let kept = window.len() / channels;
+            for row in segment.rows.clone().skip(segment.rows.len().saturating_sub(kept)) {
+                window.copy_within(channels.., 0);
+                window[(kept - 1) * channels..].copy_from_slice(x.row(row));
+            }
+        }
+        frame.cache.pending[index].0 = if segment.speculative { segment.rows.len() } else { 0 };
+    }
+    Ok(())
+}
+
+/// The operands of `Op::GatedDelta`.
+#[derive(Clone, Copy)]
+pub(crate) struct Delta {
+    pub q: View,
+    pub k: View,
+    pub v: View,
+    pub log_decay: View,
+    pub beta: View,
+    pub map: HeadMap,
+    pub eps: f32,
+    pub layer: usize,
+    pub out: Tensor,
+}
+
+/// Scratch bytes of the delta rule: (shared, each worker's).
+pub(crate) fn delta_scratch(max_rows: usize, k: View) -> (usize, usize) {
+    (2 * carved_bytes::<f32>(max_rows * k.cols()), carved_bytes::<f32>(slab_len(k.dim)))
+}
+
+pub(crate) fn gated_delta(frame: &mut Frame<'_>, op: Delta) -> Result<(), OpError> {
+    let rows = frame.inputs.tokens.len();
+    let [q, k, v] = [op.q, op.k, op.v].map(|view| frame.read(view));
+    let (log_decay, beta, out) = (frame.read(op.log_decay), frame.read(op.beta), frame.write(op.out));
+    let exec = frame.exec;
+    let (heads, key_heads, key_dim, value_dim) = (op.v.heads, op.k.heads, op.k.dim, op.v.dim);
+    let mut carve = Carve::new(frame.scratch);
+    let (queries, keys) =
+        (carve.take::<f32>(rows * key_heads * key_dim), carve.take::<f32>(rows * key_heads * key_dim));
+    let tiles = [&mut *queries, &mut *keys].map(|s| Tiles::new(s, key_dim));
+    exec.each(rows, 4 * key_heads * key_dim, &|r, _| {
+        for h in 0..key_heads {
+            // SAFETY: each row is one task.
+            let to = tiles.each_ref().map(|t| unsafe { t.piece(r * key_heads + h) });
+            let [query, key] = to;
+            (exec.kernels.l2_norm)(q.head(r, h), op.eps, (key_dim as f32).powf(-0.5), query);
+            (exec.kernels.l2_norm)(k.head(r, h), op.eps, 1.0, key);
+        }
+    });
+    let row_head = |all: &'_ [f32], r: usize, h: usize| (r * key_heads + h) * key_dim..all.len();
+    let worker_scratch = PerWorker::new(frame.worker_scratch, exec.pool.threads());
+    for segment in &frame.inputs.segments {
+        let (shape, index, range) = frame.cache.record(segment.slot, op.layer)?;
+        let keep = accepted(segment, frame.cache.pending[index].1)?;
+        let record = &mut frame.cache.slots.floats_mut()[range];
+        let (state, pending) = record.split_at_mut(shape.delta().end);
+        let pending_row = |i: usize| {
+            let base = shape.delta().end;
+            shape.pending_delta(i).map(|r| &pending[r.start - base..r.end - base])
+        };
+        let matrices = Disjoint::new(&mut *state);
+        let size = key_dim * value_dim;
+        exec.each(heads, size * 4 * (segment.rows.len() + keep), &|h, worker| {
+            let key_head = match op.map {
+                HeadMap::Grouped => h / (heads / key_heads),
+                HeadMap::Tiled => h % key_heads,
+            };
+            let held = (0..keep).map(|i| {
+                let [keys, values, decay, beta] = pending_row(i);
+                Token {
+                    key: &keys[key_head * key_dim..][..key_dim],
+                    value: &values[h * value_dim..][..value_dim],
+                    decay: decay[h].exp(),
+                    beta: beta[h],
+                    query: &[],
+                }
+            });
+            let new = segment.rows.clone().map(|r| Token {
+                key: &keys[row_head(keys, r, key_head)][..key_dim],
+                value: v.head(r, h),
+                decay: log_decay.row(r)[h].exp(),
+                beta: beta.row(r)[h],
+                query: &queries[row_head(queries, r, key_head)][..key_dim],
+            });
+            let tokens: Vec<Token<'_>> = held.chain(new).collect();
+            let mut outs: Vec<&mut [f32]> = segment
+                .rows
+                .clone()
+                // SAFETY: each head is one task.
+                .map(|r| unsafe { out.piece(r, h * value_dim..(h + 1) * value_dim) })
+                .collect();
+            // SAFETY: this task runs on this worker.
+            let mut carve = Carve::new(unsafe { worker_scratch.piece(worker) });
+            (exec.kernels.delta_head)(&mut Head {
+                // SAFETY: each head is one task.
+                state: unsafe { matrices.piece(h * size..(h + 1) * size) },
+                key_dim,
+                value_dim,
+                keep: if segment.speculative { keep } else { tokens.len() },
+                tokens: &tokens,
+                outs: &mut outs,
+                slab: carve.take(slab_len(key_dim)),
+            });
+        });
+        if segment.speculative {
+            for (i, r) in segment.rows.clone().enumerate() {
+                let [key_to, value_to, decay_to, beta_to] = shape.pending_delta(i);
+                let width = key_heads * key_dim;
+                record[key_to][..width].copy_from_slice(&keys[r * width..(r + 1) * width]);
+                for h in 0..heads {
+                    record[value_to.clone()][h * value_dim..][..value_dim].copy_from_slice(v.head(r, h));
+                }
+                record[decay_to].copy_from_slice(log_decay.row(r));
+                record[beta_to].copy_from_slice(beta.row(r));
+            }
+        }
+        frame.cache.pending[index].1 = if segment.speculative { segment.rows.len() } else { 0 };
+    }
+    Ok(())
+}
+
+/// A convolution's weight `(channels, kernel)` as `[kernel][channels]`.
+pub(crate) fn transposed_taps(weight: &Vector, kernel: usize) -> Result<Vec<f32>, OpError> {
+    let taps = vector(weight)?;
+    let channels = taps.len() / kernel;
+    Ok((0..kernel).flat_map(|j| (0..channels).map(move |c| taps[c * kernel + j])).collect())
+}

@@ -1,0 +1,97 @@
+//! Eight floats in a ymm register.
+
+use crate::generic::vector::{LANES, Vector};
+use std::arch::x86_64::*;
+
+/// Exists only inside the kernels of this folder, which run on machines that have AVX2, FMA and F16C.
+#[derive(Clone, Copy)]
+pub(crate) struct F32x8(__m256);
+
+/// Wraps intrinsics whose features the kernels' proof covers.
+macro_rules! ymm {
+    ($e:expr) => {
+        // SAFETY: a value of this type is made only by kernels that run with a proof of AVX2, FMA and F16C; loads and
+        // stores go through references to whole arrays.
+        unsafe { $e }
+    };
+}
+
+impl Vector for F32x8 {
+    #[inline(always)]
+    fn splat(v: f32) -> Self {
+        F32x8(ymm!(_mm256_set1_ps(v)))
+    }
+    #[inline(always)]
+    fn load(from: &[f32; LANES]) -> Self {
+        F32x8(ymm!(_mm256_loadu_ps(from.as_ptr())))
+    }
+    #[inline(always)]
+    fn store(self, to: &mut [f32; LANES]) {
+        ymm!(_mm256_storeu_ps(to.as_mut_ptr(), self.0));
+    }
+    #[inline(always)]
+    fn load_f16(from: &[u8; 2 * LANES]) -> Self {
+        F32x8(ymm!(_mm256_cvtph_ps(_mm_loadu_si128(from.as_ptr().cast()))))
+    }
+    #[inline(always)]
+    fn load_bf16(from: &[u8; 2 * LANES]) -> Self {
+        let wide = ymm!(_mm256_cvtepu16_epi32(_mm_loadu_si128(from.as_ptr().cast())));
+        F32x8(ymm!(_mm256_castsi256_ps(_mm256_slli_epi32(wide, 16))))
+    }
+    #[inline(always)]
+    fn load_i8(from: &[u8; LANES]) -> Self {
+        F32x8(ymm!(_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(from.as_ptr().cast())))))
+    }
+    #[inline(always)]
+    fn add(self, o: Self) -> Self {
+        F32x8(ymm!(_mm256_add_ps(self.0, o.0)))
+    }
+    #[inline(always)]
+    fn sub(self, o: Self) -> Self {
+        F32x8(ymm!(_mm256_sub_ps(self.0, o.0)))
+    }
+    #[inline(always)]
+    fn mul(self, o: Self) -> Self {
+        F32x8(ymm!(_mm256_mul_ps(self.0, o.0)))
+    }
+    #[inline(always)]
+    fn div(self, o: Self) -> Self {
+        F32x8(ymm!(_mm256_div_ps(self.0, o.0)))
+    }
+    #[inline(always)]
+    fn mul_add(self, a: Self, b: Self) -> Self {
+        F32x8(ymm!(_mm256_fmadd_ps(self.0, a.0, b.0)))
+    }
+    #[inline(always)]
+    fn min(self, o: Self) -> Self {
+        F32x8(ymm!(_mm256_min_ps(self.0, o.0)))
+    }
+    #[inline(always)]
+    fn max(self, o: Self) -> Self {
+        F32x8(ymm!(_mm256_max_ps(self.0, o.0)))
+    }
+    #[inline(always)]
+    fn abs(self) -> Self {
+        F32x8(ymm!(_mm256_andnot_ps(_mm256_set1_ps(-0.0), self.0)))
+    }
+    #[inline(always)]
+    fn round(self) -> Self {
+        F32x8(ymm!(_mm256_round_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(self.0)))
+    }
+    #[inline(always)]
+    fn exp2_integer(self) -> Self {
+        let biased = ymm!(_mm256_add_epi32(_mm256_cvtps_epi32(self.0), _mm256_set1_epi32(127)));
+        F32x8(ymm!(_mm256_castsi256_ps(_mm256_slli_epi32(biased, 23))))
+    }
+    #[inline(always)]
+    fn to_i16(self) -> [i16; LANES] {
+        let ordered = ymm!(_mm256_and_ps(self.0, _mm256_cmp_ps::<_CMP_ORD_Q>(self.0, self.0)));
+        let wide = ymm!(_mm256_cvtps_epi32(ordered));
+        let mut out = [0; LANES];
+        ymm!(_mm_storeu_si128(
+            out.as_mut_ptr().cast(),
+            _mm_packs_epi32(_mm256_castsi256_si128(wide), _mm256_extracti128_si256::<1>(wide))
+        ));
+        out
+    }
+}

@@ -1,0 +1,16 @@
+//! Every conformance case on every tier that this machine has.
+
+use onebit_backend_cpu::{CpuBackend, CpuOptions, Tier};
+
+fn with(tier: &str, threads: usize) -> Option<CpuBackend> {
+    let tier = Tier::named(tier).ok()?;
+    CpuBackend::new(CpuOptions { threads: Some(threads), tier: Some(tier) }).ok()
+}
+
+mod portable {
+    onebit_conformance::conformance!(optional || super::with("portable", 3));
+}
+
+mod avx2 {
+    onebit_conformance::conformance!(optional || super::with("avx2", 2));
+}

@@ -1,2 +1,5 @@
 //! The `onebit` command.
-fn main() {}
+
+fn main() -> std::process::ExitCode {
+    onebit::main()
+}

@@ -1,0 +1,96 @@
+//! `onebit bench`: prefill and decode speed through the engine, the share of what memory allows, and every stage.
+
+mod measure;
+mod report;
+
+use crate::args::BenchArgs;
+use crate::shape::Shape;
+use crate::{Usage, backends, load, memory, session, terminal};
+use anyhow::{Context, Result, bail};
+use measure::Bench;
+use onebit_models::{LoadOptions, Model};
+use onebit_ops::{Backend, WeightSource};
+use report::{Report, Sample};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Runs the command.
+///
+/// # Errors
+/// Whatever keeps the model from running, and counts that contradict each other.
+pub fn run(args: &BenchArgs) -> Result<()> {
+    if args.prompt == 0 && args.generate == 0 {
+        bail!(Usage("nothing to measure: give -p or -n a count above 0".to_owned()));
+    }
+    if args.repeat == 0 || args.rows == 0 || args.rows > measure::MAX_ROWS {
+        bail!(Usage(format!("-r takes at least 1 and --rows 1 to {}", measure::MAX_ROWS)));
+    }
+    let started = Instant::now();
+    let (name, backend, model) = open(args)?;
+    let load_seconds = started.elapsed().as_secs_f64();
+    let weights: u64 = model.weights().iter().map(|w| w.resident_bytes()).sum();
+
+    let bar = terminal::count_bar("measuring", (args.repeat * (1 + usize::from(args.prompt > 0)) + 1) as u64);
+    let mut bench = Bench::new(args, model, backend)?;
+    let (mut prefill, mut decode, mut bandwidth) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..args.repeat {
+        bandwidth.extend(backends::read_bandwidth(&args.run)?);
+        if args.prompt > 0 {
+            prefill.push(bench.prefill()?);
+            bar.inc(1);
+        }
+        if args.generate > 0 {
+            decode.push(bench.decode()?);
+            bar.inc(1);
+        }
+    }
+    let (decode_stages, prefill_stages) = bench.stages()?;
+    bar.finish_and_clear();
+
+    let report = Report {
+        model: name,
+        device: bench.device(),
+        activations: bench.activations().to_string(),
+        kv: bench.kv().to_string(),
+        prompt: args.prompt,
+        generate: args.generate,
+        depth: args.depth,
+        rows: args.rows,
+        load_seconds,
+        prefill: Sample::of(prefill),
+        decode: Sample::of(decode),
+        bandwidth: Sample::of(bandwidth),
+        weight_bytes: weights,
+        bytes_per_step: bench.bytes_per_step(),
+        peak_rss: memory::peak(),
+        decode_stages,
+        prefill_stages,
+    };
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&report.json())?);
+    } else {
+        print!("{}", report.text(terminal::stdout_colours()));
+    }
+    Ok(())
+}
+
+fn open(args: &BenchArgs) -> Result<(String, Arc<dyn Backend>, Arc<Model>)> {
+    let load_options = LoadOptions { keep_biases: args.run.keep_biases };
+    let load = |source: &dyn WeightSource, backend: &dyn Backend, name: &str| {
+        let total = onebit_models::outline(source).with_context(|| name.to_owned())?.1.bytes();
+        let bar = terminal::bytes_bar("loading", total);
+        let model = Model::load(source, backend, load_options, &mut |p| bar.set_position(p.bytes));
+        bar.finish_and_clear();
+        model.with_context(|| name.to_owned()).map(Arc::new)
+    };
+    if let Some(shape) = &args.shape {
+        let source = Shape::new(shape)?;
+        let backend = backends::open(&args.run)?;
+        let model = load(&source, &*backend, shape)?;
+        return Ok((format!("{shape} (random weights)"), backend, model));
+    }
+    let (backend, located) = session::locate(args.model.name().as_deref(), &args.run, false)?;
+    let source = load::open(&located.path, &args.run.files())?;
+    let model = load(&source, &*backend, &located.name)?;
+    Ok((located.name, backend, model))
+}

@@ -1,0 +1,191 @@
+//! Packed matrices on every backend against the scalar reference, at the shapes of real layers: a kernel may be wrong
+//! only at a size that no small test has.
+//!
+//! The backend computes all rows; the reference computes a sample of them, which is independent of the others.
+
+use super::Findings;
+use super::random::{self, Random};
+use crate::backends::Candidate;
+use crate::source::Source;
+use anyhow::{Result, anyhow};
+use onebit_models::outline;
+use onebit_ops::reference::Reference;
+use onebit_ops::{
+    Activations, Backend, Bucket, CacheSpec, FormatSupport, KvFormat, KvSpec, OpError, PlanOptions, Recorder, Segment,
+    StepInputs, UploadOptions, WeightSource, wait,
+};
+use onebit_quant::{Matrix, Packed};
+
+/// Rows of the input: one for decoding, and numbers below and above the usual block sizes.
+const BATCHES: [usize; 3] = [1, 4, 9];
+/// Rows of each matrix that the reference computes.
+const SAMPLE: usize = 24;
+/// Largest error, as a share of the sum of all magnitudes of the products of one result: the rounding of a long f32 sum.
+const BOUND: f64 = 64.0 / (1u64 << 24) as f64;
+
+/// Matrices from a seed, at shapes like those of the 27B and with odd row counts.
+pub(super) fn random_weights(
+    candidates: &[Candidate],
+    bits: &[u8],
+    group: u16,
+    findings: &mut Findings,
+) -> Result<()> {
+    let shapes = [(1000, 5120), (517, 17_408), (48, 5120), (10_240, 640)];
+    for &bits in bits {
+        for offsets in [false, true] {
+            let mut random = Random::new(u64::from(bits));
+            let matrices: Vec<Packed> =
+                shapes.iter().map(|&(rows, cols)| random::affine(rows, cols, bits, group, offsets, &mut random)).collect();
+            for matrix in &matrices {
+                let name = if offsets { "affine" } else { "symmetric" };
+                compare(candidates, &[matrix.as_matrix()], name, findings)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// One weight of every shape and format that a model has, fused as the model fuses it.
+pub(super) fn model_weights(candidates: &[Candidate], source: &Source, findings: &mut Findings) -> Result<()> {
+    let (_, outline) = outline(source)?;
+    let mut seen: Vec<Vec<(usize, usize, String)>> = Vec::new();
+    let mut at = 0;
+    while at < outline.parts.len() {
+        let weight = &outline.parts[at].weight;
+        let members: Vec<_> = outline.parts[at..].iter().take_while(|p| p.weight == *weight).collect();
+        at += members.len();
+        let signature: Vec<_> = members.iter().map(|p| (p.rows, p.cols, p.format.to_string())).collect();
+        if seen.contains(&signature) {
+            continue;
+        }
+        seen.push(signature);
+        let mut parts = Vec::new();
+        for member in &members {
+            parts.push(source.matrix(&member.tensor)?.ok_or_else(|| anyhow!("tensor `{}` has vanished", member.tensor))?);
+        }
+        compare(candidates, &parts, weight, findings)?;
+        members.iter().for_each(|m| source.release(&m.tensor));
+    }
+    Ok(())
+}
+
+/// Runs one weight everywhere, with f32 activations and with each backend's own.
+fn compare(candidates: &[Candidate], parts: &[Matrix<'_>], name: &str, findings: &mut Findings) -> Result<()> {
+    let rows: usize = parts.iter().map(|p| p.rows).sum();
+    let (cols, mut formats) = (parts[0].cols, parts.iter().map(|p| p.format.to_string()).collect::<Vec<_>>());
+    formats.dedup();
+    let title = format!("{name}, {rows} x {cols}, {}", formats.join(" + "));
+    let (slices, places) = sample(parts);
+    let reference = Reference::new();
+    let most = BATCHES[BATCHES.len() - 1];
+    let input = random::dense(most, cols, &mut Random::new(cols as u64));
+    for candidate in candidates.iter().filter(|c| c.name != "reference") {
+        let backend = &*candidate.backend;
+        let refusal = parts.iter().find_map(|p| match backend.format_support(p.format) {
+            FormatSupport::Unsupported(advice) => Some(advice),
+            FormatSupport::Kernel(_) => None,
+        });
+        if let Some(advice) = refusal {
+            findings.skip(format!("{}: {title}: {advice}", candidate.name));
+            continue;
+        }
+        let mut kinds = vec![Activations::F32, backend.caps().default_activations];
+        kinds.dedup();
+        for kind in kinds {
+            let wanted = product(&reference, &slices, &input, most, kind)?;
+            let label = format!("{}: {title}, {kind}", candidate.name);
+            match worst(backend, parts, &input, kind, (&slices, &places, &wanted)) {
+                Ok(worst) => {
+                    findings.check(worst <= 1.0, &label, format!("largest error {worst:.3} of the bound"));
+                }
+                Err(error) => findings.fail(format!("{label}: {error}")),
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Some rows of each part, as matrices of one row, with their places in the fused result.
+fn sample<'a>(parts: &[Matrix<'a>]) -> (Vec<Matrix<'a>>, Vec<usize>) {
+    let (mut slices, mut places, mut first) = (Vec::new(), Vec::new(), 0);
+    for part in parts {
+        let count = SAMPLE.min(part.rows);
+        for i in 0..count {
+            // Both ends, and rows evenly between them.
+            let row = if count == 1 { 0 } else { i * (part.rows - 1) / (count - 1) };
+            slices.push(part.slice_rows(row..row + 1));
+            places.push(first + row);
+        }
+        first += part.rows;
+    }
+    (slices, places)
+}
+
+/// The largest error over all batch sizes, in units of its bound.
+fn worst(
+    backend: &dyn Backend,
+    parts: &[Matrix<'_>],
+    input: &Packed,
+    kind: Activations,
+    (slices, places, wanted): (&[Matrix<'_>], &[usize], &[f32]),
+) -> Result<f64, OpError> {
+    let rows: usize = parts.iter().map(|p| p.rows).sum();
+    let magnitudes = magnitudes(slices, input);
+    let mut worst = 0.0f64;
+    for batch in BATCHES {
+        let got = product(backend, parts, input, batch, kind)?;
+        for b in 0..batch {
+            for (s, place) in places.iter().enumerate() {
+                let at = b * places.len() + s;
+                let error = f64::from(got[b * rows + place]) - f64::from(wanted[at]);
+                let share = error.abs() / (BOUND * magnitudes[at]).max(f64::MIN_POSITIVE);
+                worst = if share.is_nan() { f64::INFINITY } else { worst.max(share) };
+            }
+        }
+    }
+    Ok(worst)
+}
+
+/// Sum of the magnitudes of the products of every sampled result.
+fn magnitudes(slices: &[Matrix<'_>], input: &Packed) -> Vec<f64> {
+    let (x, cols) = (input.as_matrix(), input.cols);
+    let mut weights = vec![vec![0.0f32; cols]; slices.len()];
+    slices.iter().zip(&mut weights).for_each(|(slice, row)| slice.decode_row(0, row));
+    let mut inputs = vec![0.0f32; cols];
+    let mut out = Vec::with_capacity(input.rows * slices.len());
+    for b in 0..input.rows {
+        x.decode_row(b, &mut inputs);
+        let sum = |w: &Vec<f32>| w.iter().zip(&inputs).map(|(w, x)| f64::from((w * x).abs())).sum::<f64>();
+        out.extend(weights.iter().map(sum));
+    }
+    out
+}
+
+/// `x W^T` for the first `batch` rows of the input.
+fn product(
+    backend: &dyn Backend,
+    parts: &[Matrix<'_>],
+    input: &Packed,
+    batch: usize,
+    kind: Activations,
+) -> Result<Vec<f32>, OpError> {
+    let weight = backend.upload("probe", parts, UploadOptions::default())?;
+    let table = backend.upload("input", &[input.as_matrix()], UploadOptions::default())?;
+    let bucket = Bucket { rows: batch, logits: batch, context: batch };
+    let mut recorder = Recorder::new(bucket);
+    let x = recorder.embed(&table);
+    let y = recorder.linear(x, &weight, kind);
+    recorder.output(y, "y");
+    let kv = KvSpec { layers: 0, heads: 0, dim: 0, pages: 0, format: KvFormat::F32 };
+    let cache = backend.cache(CacheSpec { kv, state: None })?;
+    let plan = backend.compile(recorder.finish(), &cache, PlanOptions::default())?;
+    let segment = Segment { rows: 0..batch, slot: 0, pages: Vec::new(), past: 0, accepted: 0, speculative: false };
+    let inputs = StepInputs {
+        tokens: (0..batch as u32).collect(),
+        positions: (0..batch as u32).map(|p| [p; 3]).collect(),
+        segments: vec![segment],
+        logit_rows: Vec::new(),
+    };
+    let mut output = wait(backend, backend.run(&plan, inputs)?)?;
+    Ok(output.values.remove("y").unwrap_or_default())
+}

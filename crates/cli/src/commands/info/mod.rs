@@ -1,0 +1,75 @@
+//! `onebit info`: what a model is and what running it takes, from its headers.
+//!
+//! | file | idea |
+//! |---|---|
+//! | `report` | the facts, gathered |
+//! | `text` | the facts, printed |
+//! | `check` | the scales, read: `--check` |
+//! | `remote` | headers over HTTP ranges |
+
+mod check;
+mod remote;
+mod report;
+mod text;
+
+use crate::args::InfoArgs;
+use crate::resolve::{self, Named};
+use crate::{backends, builtin, load, side, terminal};
+use anyhow::{Result, bail};
+use onebit_hub::HubError;
+use onebit_ops::Backend;
+use report::{Report, TextFacts};
+use std::io::Write;
+
+/// Runs the command.
+///
+/// # Errors
+/// Files that are damaged or absent; output that cannot be written.
+pub fn run(args: &InfoArgs) -> Result<()> {
+    let backend = backends::open(&args.run)?;
+    let Some(word) = args.model.name() else {
+        builtin::default_model()?;
+        return Ok(());
+    };
+    let report = describe(&word, args, &*backend)?;
+    let mut out = std::io::stdout().lock();
+    if args.json {
+        writeln!(out, "{}", serde_json::to_string_pretty(&report)?)?;
+    } else {
+        out.write_all(text::render(&report).as_bytes())?;
+    }
+    Ok(())
+}
+
+fn describe(word: &str, args: &InfoArgs, backend: &dyn Backend) -> Result<Report> {
+    let located = match resolve::locate(word, backend) {
+        Ok(located) => located,
+        Err(error) => {
+            // What is not in the cache is described from the hub.
+            let Some(Named::Repo(repo)) = resolve::named(word) else { return Err(error) };
+            if !matches!(error.downcast_ref(), Some(HubError::NotCached { .. } | HubError::MissingFile { .. })) {
+                return Err(error);
+            }
+            if args.check {
+                bail!("--check reads the weights, and {repo} is not downloaded; run `onebit pull {repo}` first");
+            }
+            return remote::describe(&repo, args, backend);
+        }
+    };
+    if let Some(choice) = &located.choice {
+        terminal::say(&format!("note: {choice}"));
+    }
+    let source = load::open_any(&located.path, &args.run.files())?;
+    let mut report = Report::of(&located.name, source.checkpoint().inventory(), &args.run, backend)?;
+    report.text = match side::TextSide::read(&source) {
+        Ok(side) => Some(TextFacts::of(&side)),
+        Err(error) => {
+            report.problems.push(format!("{error:#}"));
+            None
+        }
+    };
+    if args.check {
+        report.check = Some(check::read(source.checkpoint())?);
+    }
+    Ok(report)
+}

@@ -1,0 +1,12 @@
+//! One file, or folder, for each command.
+
+pub mod bench;
+pub mod chat;
+pub mod completions;
+pub mod convert;
+pub mod doctor;
+pub mod info;
+pub mod logits;
+pub mod models;
+pub mod pull;
+pub mod run;

@@ -1,0 +1,70 @@
+//! Opening a model's files, and the sentences for those that cannot run.
+
+use crate::source::Source;
+use anyhow::{Result, bail};
+use onebit_checkpoint::{Kind, OpenOptions};
+use std::path::Path;
+
+/// How to open files.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Map weight files instead of reading them into memory.
+    pub mmap: bool,
+    /// Group size of GGUF type 42 where the file does not tell: 64 or 128.
+    pub q2_0_group: Option<u16>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options { mmap: true, q2_0_group: None }
+    }
+}
+
+/// Opens a folder or file that holds a text model. Reads headers only.
+///
+/// # Errors
+/// Damaged files, and kinds that this program does not run: rotated weights, image models, vision projectors, draft
+/// models, unknown architectures.
+pub fn open(path: &Path, options: &Options) -> Result<Source> {
+    let source = open_any(path, options)?;
+    refuse_kind(&path.display().to_string(), source.checkpoint().kind())?;
+    Ok(source)
+}
+
+/// Opens a folder or file of any kind, for reports.
+///
+/// # Errors
+/// Damaged files.
+pub fn open_any(path: &Path, options: &Options) -> Result<Source> {
+    let options = OpenOptions { mmap: options.mmap, q2_0_group: options.q2_0_group };
+    Ok(Source::new(onebit_checkpoint::open(path, &options)?))
+}
+
+/// Fails with a sentence for every kind that does not run as a text model. `name` is the file, folder or repository.
+///
+/// # Errors
+/// All kinds but [`Kind::Text`].
+pub fn refuse_kind(name: &str, kind: &Kind) -> Result<()> {
+    match kind {
+        Kind::Text => Ok(()),
+        Kind::Rotated { .. } => bail!(
+            "{name} is {kind}; onebit does not undo that rotation yet, and without it the answers would be nonsense: \
+             use an unrotated pack such as prism-ml/Ternary-Bonsai-27B-mlx-2bit"
+        ),
+        Kind::Image { .. } => bail!(
+            "{name} is {kind}; this version of onebit runs text models only: use one of those that `onebit models` lists"
+        ),
+        Kind::VisionProjector => {
+            bail!("{name} is {kind} and cannot run by itself: name the text model's own .gguf file instead")
+        }
+        Kind::Drafter => bail!("{name} is {kind} and cannot run by itself: name the model that it drafts for instead"),
+        Kind::Unknown(architecture) if architecture.is_empty() => bail!(
+            "{name} does not say which architecture it has: config.json is missing or has no `model_type`; download the \
+             whole repository, not the weight file alone"
+        ),
+        Kind::Unknown(architecture) => {
+            let known: Vec<&str> = onebit_models::registry::ENTRIES.iter().map(|e| e.name).collect();
+            bail!("{name} has the architecture `{architecture}`, which onebit does not run; it runs {}", known.join(", "))
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! From what a person wrote to files: a path, a repository in the cache, or a short name.
+
+use crate::{Usage, backends};
+use anyhow::{Result, anyhow, bail};
+use onebit_hub::packs::{self, Support};
+use onebit_hub::{Choice, HubConfig, RepoRef, choose};
+use onebit_ops::Backend;
+use std::path::{Path, PathBuf};
+
+/// Files of a model, and how they were found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Located {
+    /// Folder or file to open.
+    pub path: PathBuf,
+    /// The name to show.
+    pub name: String,
+    /// Why these files and not others of the repository, where there was a choice.
+    pub choice: Option<String>,
+}
+
+/// What a word can mean as a model.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Named {
+    /// A file or folder, which may not exist.
+    Path(PathBuf),
+    /// A repository.
+    Repo(RepoRef),
+}
+
+/// Reads a word as a model; `None` for a word that can only be a prompt.
+#[must_use]
+pub fn named(word: &str) -> Option<Named> {
+    let path = Path::new(word);
+    if !word.is_empty() && (path.exists() || is_path_like(word)) {
+        return Some(Named::Path(path.to_owned()));
+    }
+    RepoRef::parse(word).ok().map(Named::Repo)
+}
+
+/// Whether a lone word is a model and not a prompt.
+#[must_use]
+pub fn is_model(word: &str) -> bool {
+    named(word).is_some()
+}
+
+/// Written like a path, or like a model file's name.
+fn is_path_like(word: &str) -> bool {
+    let lower = word.to_ascii_lowercase();
+    let spaced = word.contains(['\n', '\r']);
+    !spaced
+        && (["/", "./", "../", "~/", ".\\", "..\\"].iter().any(|start| word.starts_with(start))
+            || [".gguf", ".safetensors"].iter().any(|end| lower.ends_with(end)))
+}
+
+/// Finds the files of a model on this machine. `backend` decides between the files of a repository.
+///
+/// # Errors
+/// Names that mean nothing, paths that do not exist, repositories that are not in the cache.
+pub fn locate(word: &str, backend: &dyn Backend) -> Result<Located> {
+    match named(word) {
+        Some(Named::Path(path)) if path.exists() => Ok(Located { name: title(&path), path, choice: None }),
+        Some(Named::Path(path)) => bail!("{} does not exist; check the path", path.display()),
+        Some(Named::Repo(repo)) => in_cache(&repo, backend),
+        None => bail!(Usage(unknown(word))),
+    }
+}
+
+/// A file or folder that is named as a path, for commands that take nothing else.
+///
+/// # Errors
+/// Anything but an existing path.
+pub fn local(word: &str) -> Result<PathBuf> {
+    let path = PathBuf::from(word);
+    if path.exists() {
+        return Ok(path);
+    }
+    if let Some(Named::Repo(repo)) = named(word) {
+        // Which of a repository's files is meant does not depend on a device here.
+        return Ok(in_cache(&repo, &onebit_ops::reference::Reference::new())?.path);
+    }
+    bail!("{} does not exist; name a folder or a .gguf file", path.display())
+}
+
+/// The sentence for a word that names no model.
+fn unknown(word: &str) -> String {
+    format!(
+        "`{word}` is no model: wanted a folder, a .gguf file, owner/name or a short name ({})",
+        short_names().join(", ")
+    )
+}
+
+/// Short names of the packs that run.
+#[must_use]
+pub fn short_names() -> Vec<&'static str> {
+    packs::PACKS.iter().filter(|p| p.support == Support::Text).map(|p| p.short).collect()
+}
+
+/// The repository's best files in the cache.
+fn in_cache(repo: &RepoRef, backend: &dyn Backend) -> Result<Located> {
+    refuse_unsupported(repo)?;
+    let config = HubConfig::from_env()?;
+    let snapshot = config.cache().resolve(repo)?;
+    if let Some(broken) = snapshot.broken_files().first() {
+        bail!(snapshot.file(broken).err().map_or_else(|| anyhow!("{broken} is not there"), anyhow::Error::from));
+    }
+    let choice = choose(repo, &snapshot.files()?, &|format| backends::runs_file(backend, format))?;
+    let path = model_path(&choice, |name| Ok(snapshot.file(name)?), snapshot.dir())?;
+    let reason = repo.selector.is_none().then(|| choice.reason.clone());
+    Ok(Located { path, name: repo.to_string(), choice: reason })
+}
+
+/// The file or folder to open for a choice of files.
+///
+/// # Errors
+/// A weight file that is not there in full.
+pub fn model_path(choice: &Choice, file: impl Fn(&str) -> Result<PathBuf>, dir: &Path) -> Result<PathBuf> {
+    let first = choice.weights.first().ok_or_else(|| anyhow!("the repository has no weights"))?;
+    let path = file(first)?;
+    if first.to_ascii_lowercase().ends_with(".gguf") {
+        return Ok(path);
+    }
+    Ok(first.rsplit_once('/').map_or_else(|| dir.to_owned(), |(folder, _)| dir.join(folder)))
+}
+
+/// Fails for published packs that this version does not run, before anything is downloaded.
+///
+/// # Errors
+/// One sentence that names a pack which does run.
+pub fn refuse_unsupported(repo: &RepoRef) -> Result<()> {
+    match packs::find(&repo.id()).map(|pack| (pack, pack.support)) {
+        Some((pack, Support::Rotated)) => bail!(
+            "{} stores its weights rotated ({}-bit, groups of {}), which onebit does not undo yet; ternary-27b is the \
+             pack of that size that runs",
+            pack.title, pack.bits, pack.group
+        ),
+        Some((pack, Support::Image)) => bail!(
+            "{} makes images ({}-bit, groups of {}), which this version of onebit does not; `onebit models` lists the \
+             packs that run",
+            pack.title, pack.bits, pack.group
+        ),
+        _ => Ok(()),
+    }
+}
+
+/// Name of a file or folder as shown.
+fn title(path: &Path) -> String {
+    let absolute = std::path::absolute(path);
+    let name = absolute.as_deref().unwrap_or(path).file_name();
+    name.map_or_else(|| path.display().to_string(), |n| n.to_string_lossy().into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_that_are_models() {
+        for word in ["/nowhere", "./x", "../x", "model.gguf", "MODEL.GGUF", "a/b", "a/b:Q1_0", "bonsai-8b", "ternary-27b", "."] {
+            assert!(is_model(word), "{word}");
+        }
+    }
+
+    #[test]
+    fn words_that_are_prompts() {
+        for word in ["", "hello", "What is 2+2?", "Write a/b tests", "bonsai", "use model.gguf please"] {
+            assert!(!is_model(word), "{word}");
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! One folder of `testdata/` with its expected outputs.
+
+use safetensors::{Dtype, SafeTensors};
+use std::path::{Path, PathBuf};
+
+/// A golden case.
+pub struct Case {
+    pub name: String,
+    pub folder: PathBuf,
+    expected: Vec<u8>,
+    pub facts: serde_json::Value,
+}
+
+impl Case {
+    /// Every case that has expected outputs.
+    pub fn all() -> Vec<Case> {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/golden");
+        let mut folders: Vec<PathBuf> = std::fs::read_dir(root)
+            .expect("testdata is there")
+            .map(|entry| entry.expect("testdata can be listed").path())
+            .filter(|path| path.join("expected.safetensors").exists())
+            .collect();
+        folders.sort();
+        folders.into_iter().map(Case::open).collect()
+    }
+
+    fn open(folder: PathBuf) -> Case {
+        let read =
+            |name: &str| std::fs::read(folder.join(name)).unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
+        Case {
+            name: folder.file_name().expect("a folder name").to_string_lossy().into_owned(),
+            expected: read("expected.safetensors"),
+            facts: serde_json::from_slice(&read("expected.json")).expect("expected.json is JSON"),
+            folder,
+        }
+    }
+
+    /// The file or folder to load.
+    pub fn model(&self) -> PathBuf {
+        let gguf = self.folder.join("model.gguf");
+        if gguf.exists() { gguf } else { self.folder.clone() }
+    }
+
+    fn tensors(&self) -> SafeTensors<'_> {
+        SafeTensors::deserialize(&self.expected).expect("expected.safetensors is valid")
+    }
+
+    pub fn has(&self, name: &str) -> bool {
+        self.tensors().tensor(name).is_ok()
+    }
+
+    pub fn shape(&self, name: &str) -> Vec<usize> {
+        self.tensors().tensor(name).unwrap_or_else(|e| panic!("{}: {name}: {e}", self.name)).shape().to_vec()
+    }
+
+    pub fn values(&self, name: &str) -> Vec<f32> {
+        let tensors = self.tensors();
+        let tensor = tensors.tensor(name).unwrap_or_else(|e| panic!("{}: {name}: {e}", self.name));
+        assert_eq!(tensor.dtype(), Dtype::F32, "{name}");
+        tensor.data().chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().expect("four bytes"))).collect()
+    }
+
+    pub fn ids(&self, name: &str) -> Vec<u32> {
+        let tensors = self.tensors();
+        let tensor = tensors.tensor(name).unwrap_or_else(|e| panic!("{}: {name}: {e}", self.name));
+        assert_eq!(tensor.dtype(), Dtype::I32, "{name}");
+        tensor.data().chunks_exact(4).map(|b| u32::from_le_bytes(b.try_into().expect("four bytes"))).collect()
+    }
+
+    /// Lengths of the prompts whose logits are there.
+    pub fn prompt_lengths(&self) -> Vec<usize> {
+        [1, 7, 64, 65, 130, 200].into_iter().filter(|n| self.has(&format!("ids.{n}"))).collect()
+    }
+}

@@ -10,7 +10,7 @@ use crate::json_python;
 
 /// Steps that one rendering may take: far more than a long conversation needs,
 /// and an end for a template that loops on.
-const FUEL: u64 = 100_000_000;
+const FUEL: u64 = 10_000_000;
 
 /// An environment with the functions and the formatting that templates expect.
 pub(super) fn environment() -> Result<Environment<'static>, Error> {

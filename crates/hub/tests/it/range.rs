@@ -1,8 +1,6 @@
 //! Reading parts of remote files from a hub on this machine.
 
-mod common;
-
-use common::{Answer, Server};
+use crate::server::{Answer, Server};
 use onebit_hub::{Client, HubConfig, HubError, RangeReader, RepoRef};
 
 fn client(url: &str) -> Client {

@@ -7,48 +7,48 @@ use std::sync::{Arc, Mutex};
 
 /// A request as it came.
 #[derive(Debug, Clone)]
-pub struct Request {
-    pub path: String,
-    pub headers: Vec<(String, String)>,
+pub(crate) struct Request {
+    pub(crate) path: String,
+    pub(crate) headers: Vec<(String, String)>,
 }
 
 impl Request {
-    pub fn header(&self, name: &str) -> Option<&str> {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(n, _)| n == name).map(|(_, v)| v.as_str())
     }
 
     /// First byte of the range that was asked for.
-    pub fn range_start(&self) -> Option<usize> {
+    pub(crate) fn range_start(&self) -> Option<usize> {
         self.header("range")?.strip_prefix("bytes=")?.split('-').next()?.parse().ok()
     }
 }
 
 /// What the server says.
-pub struct Answer {
-    pub status: u16,
-    pub headers: Vec<(String, String)>,
-    pub body: Vec<u8>,
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) headers: Vec<(String, String)>,
+    pub(crate) body: Vec<u8>,
     /// Closes the connection after so many bytes of the body.
-    pub cut_after: Option<usize>,
+    pub(crate) cut_after: Option<usize>,
 }
 
 impl Answer {
-    pub fn new(status: u16, body: impl Into<Vec<u8>>) -> Self {
+    pub(crate) fn new(status: u16, body: impl Into<Vec<u8>>) -> Self {
         Self { status, headers: Vec::new(), body: body.into(), cut_after: None }
     }
 
-    pub fn header(mut self, name: &str, value: impl Into<String>) -> Self {
+    pub(crate) fn header(mut self, name: &str, value: impl Into<String>) -> Self {
         self.headers.push((name.into(), value.into()));
         self
     }
 
-    pub fn cut_after(mut self, bytes: usize) -> Self {
+    pub(crate) fn cut_after(mut self, bytes: usize) -> Self {
         self.cut_after = Some(bytes);
         self
     }
 
     /// A file, or the part of it that the request asks for.
-    pub fn file(request: &Request, content: &[u8]) -> Self {
+    pub(crate) fn file(request: &Request, content: &[u8]) -> Self {
         let Some(range) = request.header("range") else { return Self::new(200, content) };
         let (first, last) = range.trim_start_matches("bytes=").split_once('-').expect("a range");
         let first: usize = first.parse().expect("a number");
@@ -64,14 +64,14 @@ impl Answer {
 type Script = dyn Fn(usize, &Request) -> Answer + Send + Sync;
 
 /// A running server. Its thread ends with the test process.
-pub struct Server {
-    pub url: String,
+pub(crate) struct Server {
+    pub(crate) url: String,
     requests: Arc<Mutex<Vec<Request>>>,
 }
 
 impl Server {
     /// `script` gets the number of the request and the request.
-    pub fn start(script: impl Fn(usize, &Request) -> Answer + Send + Sync + 'static) -> Self {
+    pub(crate) fn start(script: impl Fn(usize, &Request) -> Answer + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let url = format!("http://{}", listener.local_addr().expect("an address"));
         let requests = Arc::new(Mutex::new(Vec::new()));
@@ -85,7 +85,7 @@ impl Server {
         Self { url, requests }
     }
 
-    pub fn requests(&self) -> Vec<Request> {
+    pub(crate) fn requests(&self) -> Vec<Request> {
         self.requests.lock().expect("no panic").clone()
     }
 }

@@ -1,11 +1,9 @@
 //! Downloads from a hub on this machine.
 
-mod common;
-
 use std::path::Path;
 use std::time::Duration;
 
-use common::{Answer, Request, Server};
+use crate::server::{Answer, Request, Server};
 use onebit_hub::{Cache, Client, HubConfig, HubError, Progress, PullOptions, RepoRef, Snapshot, pull};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -256,7 +254,8 @@ fn token_does_not_follow_a_redirect_to_another_host() {
             .header("location", target.clone())
             .header("x-linked-etag", format!("\"{}\"", sha256(&weights()))),
     });
-    let snapshot = Setup::new(&hub.url).pull().expect("pulled");
+    let setup = Setup::new(&hub.url);
+    let snapshot = setup.pull().expect("pulled");
     assert_eq!(read(&snapshot, "sub/model.safetensors"), weights());
     assert_eq!(hub.requests()[2].path, "/moved/config.json");
     assert_eq!(hub.requests()[2].header("authorization"), Some("Bearer hf_secret"));

@@ -1,5 +1,4 @@
 //! Cache folders as other tools and accidents leave them.
-#![cfg(unix)]
 
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};

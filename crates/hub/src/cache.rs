@@ -133,6 +133,12 @@ impl Snapshot {
         Ok(out)
     }
 
+    /// Names of files whose content is gone.
+    pub fn broken_files(&self) -> Vec<String> {
+        let files = self.files().unwrap_or_default();
+        files.into_iter().filter(|f| f.size.is_none()).map(|f| f.name).collect()
+    }
+
     fn is_empty(&self) -> bool {
         match std::fs::read_dir(&self.dir) {
             Ok(mut entries) => entries.next().is_none(),

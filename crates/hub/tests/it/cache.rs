@@ -99,8 +99,9 @@ fn content_gone_is_listed_without_a_size() {
     let error = layout.file("o/n", "model.safetensors").expect_err("gone").to_string();
     assert!(error.contains("its content is gone"), "{error}");
     let repo = RepoRef::parse("o/n").expect("valid");
-    let files = Cache::new(layout.dir.path().to_owned()).resolve(&repo).expect("there").files();
-    assert_eq!(files.expect("listed")[0].size, None);
+    let snapshot = Cache::new(layout.dir.path().to_owned()).resolve(&repo).expect("there");
+    assert_eq!(snapshot.files().expect("listed")[0].size, None);
+    assert_eq!(snapshot.broken_files(), ["model.safetensors"]);
 }
 
 #[test]

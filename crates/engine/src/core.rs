@@ -30,7 +30,7 @@ pub struct SamplingParams {
     pub top_p: f32,
     /// Drops tokens less probable than this share of the most probable one, 0 to 1.
     pub min_p: f32,
-    /// Logits of tokens seen in prompt or answer: divided by this when positive, multiplied when negative. Above 0 to
+    /// Logits of tokens seen in prompt or answer: divided by this when positive, multiplied when negative. From 0.01 to
     /// 100; 1 is neutral. (Keskar et al. 2019; equal in `transformers`, llama.cpp and vLLM.)
     pub repetition_penalty: f32,
     /// Subtracted from the logits of tokens that the answer holds, -2 to 2. (OpenAI's definition: the prompt does not
@@ -74,13 +74,13 @@ impl SamplingParams {
     /// # Errors
     /// [`EngineError::Parameter`] with the first parameter outside its range.
     pub fn validate(&self) -> Result<(), EngineError> {
-        // The exclusive lower bounds are written as the smallest positive number, so that NaN fails every test.
+        // "Above 0" is written as the smallest normal number; NaN lies in no range.
         let tiny = f32::MIN_POSITIVE;
         let ranges = [
             ("temperature", self.temperature, 0.0, 100.0, "from 0 to 100"),
             ("top_p", self.top_p, tiny, 1.0, "above 0 and at most 1"),
             ("min_p", self.min_p, 0.0, 1.0, "from 0 to 1"),
-            ("repetition_penalty", self.repetition_penalty, tiny, 100.0, "above 0 and at most 100"),
+            ("repetition_penalty", self.repetition_penalty, 0.01, 100.0, "from 0.01 to 100"),
             ("presence_penalty", self.presence_penalty, -2.0, 2.0, "from -2 to 2"),
             ("frequency_penalty", self.frequency_penalty, -2.0, 2.0, "from -2 to 2"),
         ];

@@ -399,3 +399,14 @@ impl Engine {
 fn list<T: ToString>(known: &[T]) -> String {
     format!("one of {}", known.iter().map(T::to_string).collect::<Vec<_>>().join(", "))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_engine_can_move_to_a_thread_of_its_own() {
+        fn movable<T: Send>() {}
+        movable::<Engine>();
+    }
+}

@@ -23,9 +23,9 @@
 //!
 //! Every case runs the same recorded program on the backend and on [`onebit_ops::reference::Reference`] and compares
 //! each value within a bound that is derived from the case's data, never guessed; the formulas stand in the files of
-//! `src/bound`. Two things must hold bit for bit: integer activations that make every result a whole number,
-//! and a row's result whatever else the step computes. What a backend says it does not run (activation kinds, KV formats, stored
-//! formats) is skipped, after checking that it refuses.
+//! `src/bound`. Two things must hold bit for bit: integer activations that make every result a whole number, and a row's
+//! result whatever else the step computes. What a backend says it does not run (activation kinds, KV formats, stored
+//! formats) is skipped, after checking that it refuses where the contract has a refusal.
 
 #![forbid(unsafe_code)]
 
@@ -75,6 +75,7 @@ pub fn run(group: &Group, backend: &dyn Backend) -> Outcome {
 pub fn assert_group(name: &str, backend: &dyn Backend) {
     let group = GROUPS.iter().find(|g| g.name == name).unwrap_or_else(|| panic!("no group of cases is named {name}"));
     let Outcome { checks, failures } = run(group, backend);
+    println!("{name} on {}: {checks} comparisons", backend.caps().name);
     let shown: Vec<&str> = failures.iter().take(8).map(String::as_str).collect();
     assert!(
         failures.is_empty(),

@@ -5,8 +5,8 @@ use crate::prng::Rng;
 use crate::session::{bucket, first, must, stateless};
 use crate::weights::{self, Bias, affine};
 use onebit_ops::{
-    Activations, Backend, FormatSupport, KvFormat, OpError, Plan, PlanOptions, Recorder, StepInputs, UploadOptions,
-    Weight, WeightInfo, wait,
+    Activations, Backend, FormatSupport, KvFormat, OpError, Plan, PlanOptions, Program, Recorder, StepInputs,
+    UploadOptions, Weight, WeightInfo, wait,
 };
 use onebit_quant::{Matrix, Packed};
 
@@ -16,6 +16,7 @@ pub(crate) fn run(suite: &mut Suite<'_>) {
     unsupported_activations(suite);
     uploads(suite);
     steps(suite);
+    profile(suite);
     foreign_handles(suite);
 }
 
@@ -102,13 +103,25 @@ fn steps(suite: &mut Suite<'_>) {
     suite.require("a ticket twice", again, || "the second poll is not refused".to_owned());
 }
 
+fn profile(suite: &mut Suite<'_>) {
+    let backend = suite.backend;
+    let program = must("profile", program(backend, upload, Activations::F32));
+    let ops = program.clone().lower(backend.fusions()).ops.len();
+    let cache = must("profile", backend.cache(stateless()));
+    let plan = must("profile", backend.compile(program, &cache, PlanOptions { profile: true }));
+    let output = must("profile", backend.run(&plan, first(&[0])).and_then(|t| wait(backend, t)));
+    let seconds = output.op_seconds;
+    let right = seconds.len() == ops && seconds.iter().all(|s| s.is_finite() && *s >= 0.0);
+    suite.require("profile", right, || format!("{seconds:?} for {ops} ops"));
+}
+
 fn foreign_handles(suite: &mut Suite<'_>) {
     let stranger = |rows: usize, cols: usize| {
         let info = WeightInfo {
             name: "foreign".to_owned(),
             rows,
             cols,
-            parts: Vec::from([0..rows]),
+            parts: std::iter::once(0..rows).collect(),
             kernel: "none".to_owned(),
             resident_bytes: 1,
             shed_bytes: 0,
@@ -127,12 +140,12 @@ fn upload(backend: &dyn Backend, w: &Packed) -> Result<Weight, OpError> {
     backend.upload("w", &[w.as_matrix()], UploadOptions::default())
 }
 
-/// A plan for two rows: one product of four outputs.
-fn compile(
+/// A program for two rows: one product of four outputs.
+fn program(
     backend: &dyn Backend,
     weight: impl Fn(&dyn Backend, &Packed) -> Result<Weight, OpError>,
     kind: Activations,
-) -> Result<Plan, OpError> {
+) -> Result<Program, OpError> {
     let mut rng = Rng::new("contract");
     let table = upload(backend, &weights::dense(&[rng.normals(128), rng.normals(128), rng.normals(128)]))?;
     let w = weight(backend, &weights::matrix(&mut rng, affine(1, 128), Bias::Symmetric, 4, 128))?;
@@ -140,5 +153,13 @@ fn compile(
     let x = rec.embed(&table);
     let y = rec.linear(x, &w, kind);
     rec.output(y, "y");
-    backend.compile(rec.finish(), &backend.cache(stateless())?, PlanOptions::default())
+    Ok(rec.finish())
+}
+
+fn compile(
+    backend: &dyn Backend,
+    weight: impl Fn(&dyn Backend, &Packed) -> Result<Weight, OpError>,
+    kind: Activations,
+) -> Result<Plan, OpError> {
+    backend.compile(program(backend, weight, kind)?, &backend.cache(stateless())?, PlanOptions::default())
 }

@@ -1,5 +1,5 @@
 //! What lies around the operands does not matter: weight bytes at odd addresses inside poison, input columns between
-//! columns that are not numbers, neighbouring rows that are not numbers.
+//! columns that are not numbers, neighbouring rows that are not numbers. Nor does it matter whether offsets are kept.
 
 use crate::bound::linear::linear;
 use crate::check::Suite;
@@ -34,12 +34,14 @@ fn surrounded(suite: &mut Suite<'_>, format: Format, cols: usize, kind: Activati
     x[2].fill(f32::NAN);
     let table: Vec<Vec<f32>> =
         x.iter().map(|row| [&[f32::NAN; BEFORE], row.as_slice(), &[f32::NAN; AFTER]].concat()).collect();
-    let got = must(&case, product(suite.backend, &w, &table, cols, kind));
-    let want = must(&case, product(suite.reference, &w, &table, cols, kind));
-    for row in [0, 1, 3, 4] {
-        let at = row * ROWS..(row + 1) * ROWS;
-        let case = format!("{case} row {row}");
-        suite.near(&case, &got[at.clone()], &want[at.clone()], &exact[row..=row]);
+    let want = must(&case, product(suite.reference, &w, &table, kind, UploadOptions::default()));
+    for keep_biases in [false, true] {
+        let got = must(&case, product(suite.backend, &w, &table, kind, UploadOptions { keep_biases }));
+        for row in [0, 1, 3, 4] {
+            let at = row * ROWS..(row + 1) * ROWS;
+            let case = format!("{case} row {row} keep_biases {keep_biases}");
+            suite.near(&case, &got[at.clone()], &want[at], &exact[row..=row]);
+        }
     }
 }
 
@@ -47,8 +49,8 @@ fn product(
     backend: &dyn Backend,
     w: &Packed,
     table: &[Vec<f32>],
-    cols: usize,
     kind: Activations,
+    options: UploadOptions,
 ) -> Result<Vec<f32>, OpError> {
     let [codes, scales, biases] = [&w.codes, &w.scales, &w.biases].map(|bytes| poisoned(bytes));
     let inner = |bytes: &'_ [u8], len: usize| 1..1 + len.min(bytes.len());
@@ -60,11 +62,11 @@ fn product(
         &scales[inner(&scales, w.scales.len())],
         &biases[inner(&biases, w.biases.len())],
     )?;
-    let weight = backend.upload("surrounded", &[matrix], UploadOptions::default())?;
+    let weight = backend.upload("surrounded", &[matrix], options)?;
     let table = weights::dense(table);
     let table = backend.upload("table", &[table.as_matrix()], UploadOptions::default())?;
     let mut rec = Recorder::new(bucket(5, 5));
-    let x = rec.embed(&table).columns(BEFORE..BEFORE + cols);
+    let x = rec.embed(&table).columns(BEFORE..BEFORE + w.cols);
     let y = rec.linear(x, &weight, kind);
     rec.output(y, "y");
     let cache = backend.cache(stateless())?;

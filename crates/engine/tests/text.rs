@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{EMOJI, END, END_THINK, Probe, Source, THINK, VOCAB, byte_tokenizer, bytes, engine, one_hot};
+use common::{EMOJI, END, END_THINK, Probe, Source, THINK, byte_tokenizer, bytes, engine, one_hot};
 use onebit_engine::{
     EngineError, EngineOptions, FinishReason, Request, SamplingParams, TextCompletion, TextEvent, Thinking,
 };
@@ -176,6 +176,4 @@ fn breaking_ends_the_text_and_an_empty_stop_is_refused() {
     let refused = engine.generate_text(&tokenizer, request(None), &[String::new()], |_| ControlFlow::Continue(()));
     assert!(matches!(refused, Err(EngineError::Stop(_))), "{refused:?}");
     assert!(engine.is_idle());
-    assert_eq!(tokenizer.vocab_size(), 261);
-    assert!(VOCAB >= 261);
 }

@@ -3,7 +3,7 @@
 //! Formula: Yang, Kautz, Hatamizadeh, "Gated Delta Networks" (2024), in the form that Qwen3-Next and Qwen3.5 use.
 
 use super::{Frame, SlotMemory, memory, pointwise};
-use crate::{HeadMap, OpError, Segment, View};
+use crate::{Cache, HeadMap, OpError, Segment, StepInputs, View};
 
 /// What one token does to the matrices of all value heads.
 #[derive(Clone)]
@@ -22,11 +22,19 @@ fn slot<'a>(slots: &'a mut [Vec<SlotMemory>], segment: &Segment, layer: usize) -
     found.ok_or_else(|| OpError::Inputs(format!("state slot {} of {count}, layer {layer}", segment.slot)))
 }
 
-fn accepted(segment: &Segment, pending: usize) -> Result<usize, OpError> {
-    if segment.accepted <= pending {
-        return Ok(segment.accepted);
+/// Refuses a step that accepts more rows than a slot holds pending.
+pub(super) fn check_accepted(cache: &Cache, inputs: &StepInputs) -> Result<(), OpError> {
+    let memory = memory(cache)?;
+    for segment in &inputs.segments {
+        let layers = memory.slots.get(segment.slot).map_or(&[][..], Vec::as_slice);
+        let pending = layers.iter().map(|l| l.pending_window.len().max(l.pending_delta.len())).min();
+        if let Some(pending) = pending
+            && segment.accepted > pending
+        {
+            return Err(OpError::Inputs(format!("{} rows accepted of {pending} pending", segment.accepted)));
+        }
     }
-    Err(OpError::Inputs(format!("{} rows accepted of {pending} pending", segment.accepted)))
+    Ok(())
 }
 
 /// `y[t] = silu(sum_j w[c][j] x[t - kernel + 1 + j])`, the rows before the step coming from the window.
@@ -43,9 +51,8 @@ pub(super) fn conv_silu(
     let mut memory = memory(frame.cache)?;
     for segment in &frame.inputs.segments {
         let state = slot(&mut memory.slots, segment, layer)?;
-        let keep = accepted(segment, state.pending_window.len())?;
         let mut history: Vec<Vec<f32>> = state.window.chunks_exact(channels).map(<[f32]>::to_vec).collect();
-        history.extend(state.pending_window.drain(..).take(keep));
+        history.extend(state.pending_window.drain(..).take(segment.accepted));
         let start = history.len();
         history.extend(rows[segment.rows.clone()].iter().cloned());
         for (i, row) in segment.rows.clone().enumerate() {
@@ -90,8 +97,7 @@ pub(super) fn gated_delta(
     let mut memory = memory(frame.cache)?;
     for segment in &frame.inputs.segments {
         let state = slot(&mut memory.slots, segment, layer)?;
-        let keep = accepted(segment, state.pending_delta.len())?;
-        for update in state.pending_delta.drain(..).take(keep) {
+        for update in state.pending_delta.drain(..).take(segment.accepted) {
             apply(&mut state.delta, &update, k.dim, v.dim);
         }
         let mut matrices = state.delta.clone();

@@ -262,6 +262,8 @@ impl Backend for Reference {
     fn run(&self, plan: &Plan, inputs: StepInputs) -> Result<Ticket, OpError> {
         let plan: &ReferencePlan = plan.payload().ok_or(OpError::ForeignHandle("a plan"))?;
         inputs.check(&plan.program, plan.cache.spec(), plan.vocab)?;
+        // Before the first op: a refused step must leave every slot as it was.
+        delta::check_accepted(&plan.cache, &inputs)?;
         let mut frame = Frame {
             inputs: &inputs,
             cache: &plan.cache,

@@ -128,8 +128,9 @@ impl Answer {
     pub fn advice(&self) -> Option<&'static str> {
         let cut = matches!(self.completion.reason, FinishReason::Length | FinishReason::ContextFull);
         let empty = self.completion.answer.trim().is_empty();
-        (cut && empty && self.completion.usage.reasoning_tokens > 0)
-            .then_some("thinking took all tokens and nothing was answered; use --think off, --think N, or more --max-tokens")
+        (cut && empty && self.completion.usage.reasoning_tokens > 0).then_some(
+            "thinking took all tokens and nothing was answered; use --think off, --think N, or more --max-tokens",
+        )
     }
 
     /// As one JSON object, without the model's name.

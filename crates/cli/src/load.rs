@@ -64,7 +64,10 @@ pub fn refuse_kind(name: &str, kind: &Kind) -> Result<()> {
         ),
         Kind::Unknown(architecture) => {
             let known: Vec<&str> = onebit_models::registry::ENTRIES.iter().map(|e| e.name).collect();
-            bail!("{name} has the architecture `{architecture}`, which onebit does not run; it runs {}", known.join(", "))
+            bail!(
+                "{name} has the architecture `{architecture}`, which onebit does not run; it runs {}",
+                known.join(", ")
+            )
         }
     }
 }

@@ -5,7 +5,8 @@ use sysinfo::{MemoryRefreshKind, RefreshKind, System};
 /// Bytes that this process could still take without swapping.
 #[must_use]
 pub fn free() -> u64 {
-    let system = System::new_with_specifics(RefreshKind::nothing().with_memory(MemoryRefreshKind::nothing().with_ram()));
+    let system =
+        System::new_with_specifics(RefreshKind::nothing().with_memory(MemoryRefreshKind::nothing().with_ram()));
     let machine = system.available_memory();
     match system.cgroup_limits() {
         // Files that the group has read count as used there, though they can be dropped: only the limit binds.
@@ -17,9 +18,12 @@ pub fn free() -> u64 {
 /// Bytes of memory that the machine, or the control group, has.
 #[must_use]
 pub fn total() -> u64 {
-    let system = System::new_with_specifics(RefreshKind::nothing().with_memory(MemoryRefreshKind::nothing().with_ram()));
+    let system =
+        System::new_with_specifics(RefreshKind::nothing().with_memory(MemoryRefreshKind::nothing().with_ram()));
     let machine = system.total_memory();
-    system.cgroup_limits().map_or(machine, |group| if group.total_memory > 0 { machine.min(group.total_memory) } else { machine })
+    system
+        .cgroup_limits()
+        .map_or(machine, |group| if group.total_memory > 0 { machine.min(group.total_memory) } else { machine })
 }
 
 /// The most memory that this process has held so far (`VmHWM`), where the system says.

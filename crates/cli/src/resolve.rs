@@ -100,10 +100,9 @@ fn in_cache(repo: &RepoRef, backend: &dyn Backend) -> Result<Located> {
     refuse_unsupported(repo)?;
     let config = HubConfig::from_env()?;
     let snapshot = config.cache().resolve(repo)?;
-    if let Some(broken) = snapshot.broken_files().first() {
-        bail!(snapshot.file(broken).err().map_or_else(|| anyhow!("{broken} is not there"), anyhow::Error::from));
-    }
     let choice = choose(repo, &snapshot.files()?, &|format| backends::runs_file(backend, format))?;
+    // A link whose content is gone shows here with its name, and not later as a missing tensor or tokenizer.
+    choice.files.iter().try_for_each(|file| snapshot.file(&file.name).map(drop))?;
     let path = model_path(&choice, |name| Ok(snapshot.file(name)?), snapshot.dir())?;
     let reason = repo.selector.is_none().then(|| choice.reason.clone());
     Ok(Located { path, name: repo.to_string(), choice: reason })
@@ -131,12 +130,16 @@ pub fn refuse_unsupported(repo: &RepoRef) -> Result<()> {
         Some((pack, Support::Rotated)) => bail!(
             "{} stores its weights rotated ({}-bit, groups of {}), which onebit does not undo yet; ternary-27b is the \
              pack of that size that runs",
-            pack.title, pack.bits, pack.group
+            pack.title,
+            pack.bits,
+            pack.group
         ),
         Some((pack, Support::Image)) => bail!(
             "{} makes images ({}-bit, groups of {}), which this version of onebit does not; `onebit models` lists the \
              packs that run",
-            pack.title, pack.bits, pack.group
+            pack.title,
+            pack.bits,
+            pack.group
         ),
         _ => Ok(()),
     }
@@ -155,7 +158,9 @@ mod tests {
 
     #[test]
     fn words_that_are_models() {
-        for word in ["/nowhere", "./x", "../x", "model.gguf", "MODEL.GGUF", "a/b", "a/b:Q1_0", "bonsai-8b", "ternary-27b", "."] {
+        for word in
+            ["/nowhere", "./x", "../x", "model.gguf", "MODEL.GGUF", "a/b", "a/b:Q1_0", "bonsai-8b", "ternary-27b", "."]
+        {
             assert!(is_model(word), "{word}");
         }
     }

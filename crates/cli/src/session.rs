@@ -1,8 +1,8 @@
 //! A model ready to answer: files found, memory checked, weights on the device.
 
 use crate::args::RunOptions;
-use crate::side::TextSide;
 use crate::resolve::Located;
+use crate::side::TextSide;
 use crate::{backends, builtin, load, memory, resolve, terminal};
 use anyhow::{Context, Result};
 use onebit_engine::{Engine, EngineOptions, MemoryPlan};
@@ -50,12 +50,7 @@ impl Session {
     ///
     /// # Errors
     /// As [`Session::open`].
-    pub fn start(
-        backend: Arc<dyn Backend>,
-        located: Located,
-        options: &RunOptions,
-        wishes: Wishes,
-    ) -> Result<Session> {
+    pub fn start(backend: Arc<dyn Backend>, located: Located, options: &RunOptions, wishes: Wishes) -> Result<Session> {
         let started = Instant::now();
         let path = || located.path.display().to_string();
         let source = load::open(&located.path, &options.files())?;
@@ -78,7 +73,8 @@ impl Session {
                 terminal::count(facts.context as u64)
             ));
         }
-        let bar = if wishes.quiet { indicatif::ProgressBar::hidden() } else { terminal::bytes_bar("loading", parts.bytes()) };
+        let bar =
+            if wishes.quiet { indicatif::ProgressBar::hidden() } else { terminal::bytes_bar("loading", parts.bytes()) };
         let load_options = LoadOptions { keep_biases: options.keep_biases };
         let model = Model::load(&source, &*backend, load_options, &mut |progress| bar.set_position(progress.bytes));
         bar.finish_and_clear();

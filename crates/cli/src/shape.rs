@@ -173,7 +173,6 @@ impl Shape {
         }
         // Scales small enough that 64 random layers stay finite.
         self.scales = (0..elements / 128).flat_map(|_| f16::from_f32(0.01 + (random() % 64) as f32 * 1e-4).to_le_bytes()).collect();
-    }
         // `bias = -scale / 2` (binary) or `-scale` (ternary), exact in f16.
         let factor = if bits == 1 { -0.5 } else { -1.0 };
         self.biases = self

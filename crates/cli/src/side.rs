@@ -115,9 +115,7 @@ impl TextSide {
         let vocab = gguf_vocab(source).with_context(name)?;
         let tokenizer = Tokenizer::from_gguf(vocab).with_context(name)?;
         let template = match source.checkpoint().meta("tokenizer.chat_template").and_then(Meta::as_str) {
-            Some(text) => {
-                Some(ChatTemplate::from_source(text, "tokenizer.chat_template").with_context(name)?)
-            }
+            Some(text) => Some(ChatTemplate::from_source(text, "tokenizer.chat_template").with_context(name)?),
             None => None,
         };
         let eos = stop_tokens(None, None, &tokenizer);
@@ -132,7 +130,9 @@ impl TextSide {
 pub fn gguf_vocab(source: &Source) -> Result<GgufVocab> {
     let meta = |key: &str| source.checkpoint().meta(&format!("tokenizer.ggml.{key}"));
     let missing = |key: &str| {
-        anyhow!("the file has no `tokenizer.ggml.{key}`, so there is no tokenizer; use a file that was converted with one")
+        anyhow!(
+            "the file has no `tokenizer.ggml.{key}`, so there is no tokenizer; use a file that was converted with one"
+        )
     };
     let text = |key: &str| meta(key).and_then(Meta::as_str).map(str::to_owned).ok_or_else(|| missing(key));
     let texts = |key: &str| -> Result<Vec<String>> {

@@ -59,8 +59,11 @@ pub fn count_bar(what: &str, total: u64) -> ProgressBar {
 }
 
 fn bar(what: &str, total: u64, template: &str) -> ProgressBar {
-    let target =
-        if std::io::stderr().is_terminal() { ProgressDrawTarget::stderr_with_hz(10) } else { ProgressDrawTarget::hidden() };
+    let target = if std::io::stderr().is_terminal() {
+        ProgressDrawTarget::stderr_with_hz(10)
+    } else {
+        ProgressDrawTarget::hidden()
+    };
     let bar = ProgressBar::with_draw_target(Some(total), target).with_message(what.to_owned());
     // The templates are constants: one that does not parse is found by the first run of any test.
     bar.set_style(ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar()));

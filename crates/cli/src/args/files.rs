@@ -65,7 +65,11 @@ impl ConvertArgs {
     /// The container, by the destination's name.
     #[must_use]
     pub fn to(&self) -> ConvertTo {
-        if self.dst.extension().is_some_and(|e| e.eq_ignore_ascii_case("gguf")) { ConvertTo::Gguf } else { ConvertTo::Mlx }
+        if self.dst.extension().is_some_and(|e| e.eq_ignore_ascii_case("gguf")) {
+            ConvertTo::Gguf
+        } else {
+            ConvertTo::Mlx
+        }
     }
 }
 

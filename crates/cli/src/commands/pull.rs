@@ -32,11 +32,15 @@ pub fn run(args: &PullArgs) -> Result<()> {
     let started = Instant::now();
     let mut shown = Shown::default();
     let mut progress = |event: Progress<'_>| shown.take(&event);
-    let snapshot = pull(&client, &config.cache(), &repo, &listing, &choice.files, &mut PullOptions::new(&mut progress))?;
+    let snapshot =
+        pull(&client, &config.cache(), &repo, &listing, &choice.files, &mut PullOptions::new(&mut progress))?;
     let path = resolve::model_path(&choice, |name| Ok(snapshot.file(name)?), snapshot.dir())?;
     // What is damaged or of a kind that cannot run is found now and not at the first prompt.
     load::open(&path, &load::Options::default()).with_context(|| format!("{repo} was downloaded, but"))?;
-    terminal::say(&format!("done in {}; run it with: onebit run {repo} 'PROMPT'", terminal::seconds(started.elapsed())));
+    terminal::say(&format!(
+        "done in {}; run it with: onebit run {repo} 'PROMPT'",
+        terminal::seconds(started.elapsed())
+    ));
     writeln!(std::io::stdout(), "{}", path.display())?;
     Ok(())
 }
@@ -59,7 +63,8 @@ impl Shown {
                 bar.reset_eta();
                 self.bar = Some(bar);
                 if self.lines {
-                    let resumed = if *have > 0 { format!(", {} of it are here", terminal::bytes(*have)) } else { String::new() };
+                    let resumed =
+                        if *have > 0 { format!(", {} of it are here", terminal::bytes(*have)) } else { String::new() };
                     let size = size.map_or_else(|| "unknown size".to_owned(), terminal::bytes);
                     terminal::say(&format!("{file}: {size}{resumed}"));
                 }

@@ -22,8 +22,7 @@ pub fn run(args: &RunArgs) -> Result<()> {
     let mut session = Session::open(model.as_deref(), &args.run, Wishes { checkpoints: 0, quiet: args.quiet })?;
     let params = sampling::merge(&args.generate, &session.text.defaults)?;
     let prepared = prepare(args, &session, &prompt)?;
-    let ask =
-        Ask { sampling: &params, max_tokens: args.generate.max_tokens, stop: &args.generate.stop, keep: false };
+    let ask = Ask { sampling: &params, max_tokens: args.generate.max_tokens, stop: &args.generate.stop, keep: false };
     if args.json {
         let mut silent = Silent { quiet: args.quiet };
         let answer = answer::ask(&mut session, prepared, &ask, &mut silent)?;
@@ -92,7 +91,10 @@ fn split_words(args: &RunArgs, piped: Option<String>) -> Result<(Option<String>,
     };
     match prompt {
         Some(prompt) if !prompt.is_empty() => Ok((model, prompt)),
-        _ => bail!(Usage("there is no prompt; give one:\n  onebit run MODEL 'PROMPT'\nor pipe one in:\n  onebit run MODEL < file".to_owned())),
+        _ => bail!(Usage(
+            "there is no prompt; give one:\n  onebit run MODEL 'PROMPT'\nor pipe one in:\n  onebit run MODEL < file"
+                .to_owned()
+        )),
     }
 }
 
@@ -108,7 +110,9 @@ fn prepare(args: &RunArgs, session: &Session, prompt: &str) -> Result<Prepared> 
     }
     if session.text.template.is_none() {
         if args.generate.system.is_some() || args.generate.think.is_some() {
-            bail!(Usage("the model has no chat template, so --system and --think have no effect; leave them out".to_owned()));
+            bail!(Usage(
+                "the model has no chat template, so --system and --think have no effect; leave them out".to_owned()
+            ));
         }
         if !args.quiet {
             terminal::say("note: the model has no chat template; it continues the prompt as it is, as with --raw");
@@ -138,7 +142,8 @@ impl Sink for Silent {
 }
 
 /// What is said when nothing was answered for a while.
-pub(crate) const HINT: &str = "hint: the model is still thinking; --think off answers at once, --think N limits it to N tokens";
+pub(crate) const HINT: &str =
+    "hint: the model is still thinking; --think off answers at once, --think N limits it to N tokens";
 
 /// The answer on stdout, thinking on stderr.
 pub(crate) struct Stream {

@@ -1,4 +1,4 @@
-//! One folder of `testdata/` with its expected outputs.
+//! One folder of `testdata/` with its expected outputs: its own, or for a GGUF twin those of its original.
 
 use safetensors::{Dtype, SafeTensors};
 use std::path::{Path, PathBuf};
@@ -12,21 +12,28 @@ pub struct Case {
 }
 
 impl Case {
-    /// Every case that has expected outputs.
+    /// Every case.
     pub fn all() -> Vec<Case> {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/golden");
         let mut folders: Vec<PathBuf> = std::fs::read_dir(root)
             .expect("testdata is there")
             .map(|entry| entry.expect("testdata can be listed").path())
-            .filter(|path| path.join("expected.safetensors").exists())
+            .filter(|path| path.is_dir())
             .collect();
         folders.sort();
         folders.into_iter().map(Case::open).collect()
     }
 
     fn open(folder: PathBuf) -> Case {
+        let twin = std::fs::read(folder.join("gguf.json"))
+            .ok()
+            .map(|text| -> serde_json::Value { serde_json::from_slice(&text).expect("gguf.json is JSON") });
+        let original = match &twin {
+            Some(twin) => folder.with_file_name(twin["twin_of"].as_str().expect("a twin names its original")),
+            None => folder.clone(),
+        };
         let read =
-            |name: &str| std::fs::read(folder.join(name)).unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
+            |name: &str| std::fs::read(original.join(name)).unwrap_or_else(|e| panic!("{}: {e}", original.display()));
         Case {
             name: folder.file_name().expect("a folder name").to_string_lossy().into_owned(),
             expected: read("expected.safetensors"),
@@ -65,6 +72,16 @@ impl Case {
         let tensor = tensors.tensor(name).unwrap_or_else(|e| panic!("{}: {name}: {e}", self.name));
         assert_eq!(tensor.dtype(), Dtype::I32, "{name}");
         tensor.data().chunks_exact(4).map(|b| u32::from_le_bytes(b.try_into().expect("four bytes"))).collect()
+    }
+
+    /// Of all rows of `logits.N` those that the case keeps: all, or the ones that `logit_rows.N` lists.
+    pub fn kept_rows(&self, name: &str, all: &[f32]) -> Vec<f32> {
+        let list = name.replace("logits.", "logit_rows.");
+        if !self.has(&list) {
+            return all.to_vec();
+        }
+        let cols = *self.shape(name).last().expect("logits have columns");
+        self.ids(&list).iter().flat_map(|row| &all[*row as usize * cols..][..cols]).copied().collect()
     }
 
     /// Lengths of the prompts whose logits are there.

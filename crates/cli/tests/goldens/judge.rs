@@ -71,6 +71,7 @@ impl<'a> Judged<'a> {
 
     pub fn logits(&mut self, name: &str, got: &[f32]) {
         let expected = self.case.values(name);
+        let got = &self.case.kept_rows(name, got);
         if expected.len() != got.len() {
             return self.find(name, format!("{} values expected, {} came", expected.len(), got.len()));
         }

@@ -62,20 +62,19 @@ impl Runner {
         all
     }
 
-    /// Greedy ids after a prompt, with the logits that chose them.
-    pub fn greedy(&self, prompt: &[u32], count: usize) -> (Vec<u32>, Vec<f32>) {
+    /// Greedy ids after a prompt.
+    pub fn greedy(&self, prompt: &[u32], count: usize) -> Vec<u32> {
         let mut sequence = self.start(&self.forward);
         let vocab = self.model.facts().vocab;
-        let (mut ids, mut rows) = (Vec::new(), Vec::new());
+        let mut ids: Vec<u32> = Vec::new();
         let mut next = prompt.to_vec();
         for _ in 0..count {
             let logits = sequence.feed(&next).values.remove("logits").expect("logits");
             let last = &logits[logits.len() - vocab..];
-            rows.extend_from_slice(last);
             ids.push(argmax(last) as u32);
             next = vec![ids[ids.len() - 1]];
         }
-        (ids, rows)
+        ids
     }
 
     /// `hidden` as (layers + 1, rows, hidden), and the rows after the last norm.

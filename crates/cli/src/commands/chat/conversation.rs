@@ -102,7 +102,11 @@ impl Conversation {
                 Some(Role::Assistant) => {
                     conversation.answer(message.content, message.reasoning.unwrap_or_default());
                 }
-                _ => bail!("{}: message {index} has the role `{}`, wanted user or assistant", path.display(), message.role),
+                _ => bail!(
+                    "{}: message {index} has the role `{}`, wanted user or assistant",
+                    path.display(),
+                    message.role
+                ),
             }
         }
         Ok(conversation)

@@ -164,15 +164,13 @@ impl Chat<'_> {
                 self.conversation.system = Some(text).filter(|t| t != "none");
                 say("(the system message counts from the next answer on)");
             }
-            Order::Think(think) => {
-                match prompt::chat(&self.session.text, &self.conversation.with("test"), think) {
-                    Ok(_) => {
-                        self.think = think;
-                        say("(it counts from the next answer on)");
-                    }
-                    Err(error) => say(&format!("error: {error:#}")),
+            Order::Think(think) => match prompt::chat(&self.session.text, &self.conversation.with("test"), think) {
+                Ok(_) => {
+                    self.think = think;
+                    say("(it counts from the next answer on)");
                 }
-            }
+                Err(error) => say(&format!("error: {error:#}")),
+            },
             Order::Retry => match self.conversation.take_back() {
                 Some(text) => self.turn(text)?,
                 None => say("(there is nothing to answer again)"),

@@ -78,7 +78,10 @@ pub(super) fn help() -> String {
     let width = HELP.iter().map(|(name, argument, _)| usage(name, argument).len()).max().unwrap_or(0);
     let mut lines: Vec<String> =
         HELP.iter().map(|(name, argument, effect)| format!("  {:<width$}  {effect}", usage(name, argument))).collect();
-    lines.push("Ctrl-C stops an answer. A line that ends in \\ goes on in the next; \"\"\" opens and closes a longer text.".to_owned());
+    lines.push(
+        "Ctrl-C stops an answer. A line that ends in \\ goes on in the next; \"\"\" opens and closes a longer text."
+            .to_owned(),
+    );
     lines.join("\n")
 }
 

@@ -288,7 +288,12 @@ fn read_yarn(reader: &Reader<'_>) -> Result<Option<Yarn>> {
         "rope.scaling"
     } else {
         let holds = |group: &&str| {
-            let key = |leaf: &str| reader.source.meta(&format!("text_config.{group}.{leaf}")).or_else(|| reader.source.meta(&format!("{group}.{leaf}")));
+            let key = |leaf: &str| {
+                reader
+                    .source
+                    .meta(&format!("text_config.{group}.{leaf}"))
+                    .or_else(|| reader.source.meta(&format!("{group}.{leaf}")))
+            };
             key("rope_type").or_else(|| key("type")).is_some()
         };
         ["rope_parameters", "rope_scaling"].into_iter().find(holds).unwrap_or("rope_parameters")
@@ -325,7 +330,11 @@ fn read_yarn(reader: &Reader<'_>) -> Result<Option<Yarn>> {
 /// A number that GGUF stores in 32 bits, if that changes nothing.
 fn exact(what: &str, value: f64) -> Result<f32> {
     let narrow = value as f32;
-    if f64::from(narrow) == value { Ok(narrow) } else { bail!("{what} {value} is not a 32-bit float, as GGUF stores it") }
+    if f64::from(narrow) == value {
+        Ok(narrow)
+    } else {
+        bail!("{what} {value} is not a 32-bit float, as GGUF stores it")
+    }
 }
 
 /// A number that is used as f32, in its shortest decimal form.

@@ -66,7 +66,9 @@ pub fn run(args: &ConvertArgs) -> Result<()> {
     let mut job = match (from, to) {
         (Container::Safetensors, ConvertTo::Gguf) => Job::read(&source, Direction::ToTiled)?,
         (Container::Gguf, ConvertTo::Mlx) => Job::read(&source, Direction::ToGrouped)?,
-        (Container::Gguf, ConvertTo::Gguf) => bail!("{} is a GGUF file already; name a folder to write", path.display()),
+        (Container::Gguf, ConvertTo::Gguf) => {
+            bail!("{} is a GGUF file already; name a folder to write", path.display())
+        }
         (Container::Safetensors, ConvertTo::Mlx) => {
             bail!("{} is in safetensors already; name a destination that ends in .gguf", path.display())
         }
@@ -158,10 +160,13 @@ impl<'a> Job<'a> {
             }
         }
         if vision > 0 {
-            self.notes.push(format!("{vision} tensors of the vision tower are left out: GGUF keeps them in a file of their own"));
+            self.notes.push(format!(
+                "{vision} tensors of the vision tower are left out: GGUF keeps them in a file of their own"
+            ));
         }
         if mtp > 0 {
-            self.notes.push(format!("{mtp} tensors of the multi-token-prediction head are left out: nothing uses them yet"));
+            self.notes
+                .push(format!("{mtp} tensors of the multi-token-prediction head are left out: nothing uses them yet"));
         }
         Ok(())
     }
@@ -171,14 +176,24 @@ impl<'a> Job<'a> {
             terminal::say(&format!("note: {note}"));
         }
         if self.moved > 0 {
-            terminal::say(&format!("note: {} groups had an offset that was rounded by one subnormal step; it is now the derived one", self.moved));
+            terminal::say(&format!(
+                "note: {} groups had an offset that was rounded by one subnormal step; it is now the derived one",
+                self.moved
+            ));
         }
         if self.decay_error > 0.0 {
-            terminal::say(&format!("note: decay rates are stored as logarithms there; the largest relative change is {:.0e}", self.decay_error));
+            terminal::say(&format!(
+                "note: decay rates are stored as logarithms there; the largest relative change is {:.0e}",
+                self.decay_error
+            ));
         }
         let parts = self.outline.parts.len();
         let size = terminal::bytes(size_of(dst));
-        terminal::say(&format!("{}: {parts} matrices, {size}, in {}", dst.display(), terminal::seconds(started.elapsed())));
+        terminal::say(&format!(
+            "{}: {parts} matrices, {size}, in {}",
+            dst.display(),
+            terminal::seconds(started.elapsed())
+        ));
     }
 }
 
@@ -206,7 +221,10 @@ fn same_model(job: &Job<'_>, path: &Path, to: ConvertTo) -> Result<()> {
     let written = load::open(path, &load::Options { mmap: true, q2_0_group: group })?;
     let (facts, _) = outline(&written)?;
     if facts != job.facts {
-        bail!("the result reads back as {facts:?} instead of {:?}; this is a fault of onebit, please report it", job.facts);
+        bail!(
+            "the result reads back as {facts:?} instead of {:?}; this is a fault of onebit, please report it",
+            job.facts
+        );
     }
     Ok(())
 }

@@ -84,7 +84,8 @@ fn plan(job: &mut Job<'_>, group: u16) -> Result<Vec<Planned>> {
                 let Some((shape, values)) = job.floats(&name, content, offset)? else { continue };
                 used.push(name);
                 // The convolution's singleton axis goes, whichever it is.
-                let shape = if content == Content::Conv { shape.into_iter().filter(|d| *d != 1).collect() } else { shape };
+                let shape =
+                    if content == Content::Conv { shape.into_iter().filter(|d| *d != 1).collect() } else { shape };
                 let mut bytes = Vec::with_capacity(values.len() * 4);
                 values.iter().for_each(|&v| ParamType::F32.write(v, &mut bytes));
                 (Format::F32, shape, Data::Floats(bytes))

@@ -117,7 +117,8 @@ fn plan(job: &mut Job<'_>) -> Result<(Vec<Planned>, BTreeMap<String, Format>)> {
 }
 
 fn matrix_specs(base: &str, format: Format, rows: usize, cols: usize) -> Result<Vec<TensorSpec>> {
-    let spec = |part: &str, stored, cols| TensorSpec { name: format!("{base}.{part}"), stored, shape: vec![rows, cols] };
+    let spec =
+        |part: &str, stored, cols| TensorSpec { name: format!("{base}.{part}"), stored, shape: vec![rows, cols] };
     match (format, format.dense()) {
         (Format::Affine { bits, group, scale, bias }, _) => {
             let groups = cols / usize::from(group);

@@ -48,7 +48,9 @@ pub(super) fn to_gguf(
         let text = named.and_then(|n| n.as_str().or_else(|| n.get("content").and_then(Json::as_str)));
         text.and_then(|text| tokenizer.id_of(text)).or_else(|| {
             let key = format!("{}_id", name);
-            [&generation, config, config.get("text_config").unwrap_or(&Json::Null)].into_iter().find_map(|j| first_id(j.get(&key)?))
+            [&generation, config, config.get("text_config").unwrap_or(&Json::Null)]
+                .into_iter()
+                .find_map(|j| first_id(j.get(&key)?))
         })
     };
     (vocab.bos, vocab.eos, vocab.pad) = (id("bos_token"), id("eos_token"), id("pad_token"));
@@ -117,7 +119,8 @@ fn list_tokens(json: &Json, rows: usize, vocab: &mut GgufVocab) -> Result<()> {
     let entries = entries.ok_or_else(|| anyhow!("tokenizer.json has no vocabulary"))?;
     let added = json.get("added_tokens").and_then(Json::as_array).map(Vec::as_slice).unwrap_or_default();
     let id_of = |value: Option<&Json>| value.and_then(Json::as_u64).map(|id| id as usize);
-    let highest = entries.values().map(|v| id_of(Some(v))).chain(added.iter().map(|a| id_of(a.get("id")))).flatten().max();
+    let highest =
+        entries.values().map(|v| id_of(Some(v))).chain(added.iter().map(|a| id_of(a.get("id")))).flatten().max();
     let size = highest.map_or(0, |id| id + 1).max(rows);
     // A padding entry as other converters write it.
     vocab.tokens = (0..size).map(|id| format!("[PAD{id}]")).collect();
@@ -166,7 +169,11 @@ fn agree(a: &Tokenizer, b: &Tokenizer) -> Result<()> {
     for specials in [Specials::Parse, Specials::Literal] {
         let (a, b) = (a.encode(PROBE, specials)?, b.encode(PROBE, specials)?);
         if a != b {
-            bail!("the tokenizer has no exact form in the other container: a test text gives {} and {} tokens", a.len(), b.len());
+            bail!(
+                "the tokenizer has no exact form in the other container: a test text gives {} and {} tokens",
+                a.len(),
+                b.len()
+            );
         }
     }
     Ok(())

@@ -80,7 +80,7 @@ pub fn run(args: &DoctorArgs) -> Result<()> {
     let mut findings = Findings { passed: 0, failed: 0, skipped: 0, broken: None };
     let candidates = candidates(args)?;
     machine(&candidates, &mut findings);
-    network::check(&candidates, &mut findings);
+    network::check(&candidates, &args.run, &mut findings);
     let model = args.model.name();
     if model.is_none() || args.bits.is_some() || args.group.is_some() {
         findings.heading("Kernels on random weights");
@@ -89,7 +89,7 @@ pub fn run(args: &DoctorArgs) -> Result<()> {
             None => vec![1, 2],
         };
         let group = args.group.as_deref().and_then(|g| g.parse().ok()).unwrap_or(128);
-        probe::random_weights(&candidates, &bits, group, &mut findings)?;
+        probe::random_weights(&candidates, &args.run, &bits, group, &mut findings)?;
     }
     if let Some(word) = model {
         let located = resolve::locate(&word, &*backends::open(&args.run)?)?;
@@ -98,7 +98,7 @@ pub fn run(args: &DoctorArgs) -> Result<()> {
         }
         let source = load::open(&located.path, &args.run.files())?;
         findings.heading(&format!("Kernels on the weights of {}", located.name));
-        probe::model_weights(&candidates, &source, &mut findings)?;
+        probe::model_weights(&candidates, &args.run, &source, &mut findings)?;
         findings.heading(&format!("Contents of {}", located.name));
         let pack = packs::check(&source, &mut findings)?;
         if let Some(pack) = pack {
@@ -138,7 +138,11 @@ fn machine(candidates: &[Candidate], findings: &mut Findings) {
         std::env::consts::OS,
         std::env::consts::ARCH
     ));
-    findings.note(&format!("{} of {} of memory are free", terminal::bytes(memory::free()), terminal::bytes(memory::total())));
+    findings.note(&format!(
+        "{} of {} of memory are free",
+        terminal::bytes(memory::free()),
+        terminal::bytes(memory::total())
+    ));
     for Candidate { name, backend } in candidates {
         let caps = backend.caps();
         let list = |kinds: Vec<String>| kinds.join(", ");

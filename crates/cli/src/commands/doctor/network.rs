@@ -3,6 +3,7 @@
 
 use super::Findings;
 use super::random::{Network, VOCAB};
+use crate::args::{ActivationsName, KvQuant, RunOptions};
 use crate::backends::Candidate;
 use anyhow::{Result, anyhow};
 use onebit_engine::{Engine, EngineOptions, PromptOutputs, Request, SamplingParams};
@@ -27,18 +28,23 @@ const KNOWN: [(&str, bool, u8, [u32; ANSWER]); 4] = [
 
 /// Largest relative error (root mean square over all logits) with f32 activations.
 const F32_BOUND: f64 = 2e-4;
-/// The same with integer activations: both sides round alike, but a sum that lies on a rounding boundary may fall to
+/// The same with integer activations or cached keys and values of fewer bits: both sides round alike, but a sum that lies on a rounding boundary may fall to
 /// either side, and later layers carry that on.
 const INT_BOUND: f64 = 5e-2;
 
 /// Checks all backends on all networks.
-pub(super) fn check(candidates: &[Candidate], findings: &mut Findings) {
+pub(super) fn check(candidates: &[Candidate], options: &RunOptions, findings: &mut Findings) {
+    let kinds = match options.activations {
+        ActivationsName::Auto => vec![Activations::F32, Activations::I8G128, Activations::I9G128],
+        asked => vec![asked.resolve(Activations::F32)],
+    };
+    let kv = options.kv_quant.resolve(Activations::F32);
     findings.heading("Small networks");
     for (name, hybrid, bits, known) in KNOWN {
         let network = Network::new(hybrid, bits);
         let mut reference = Vec::new();
-        for kind in [Activations::F32, Activations::I8G128, Activations::I9G128] {
-            match logits(&network, Arc::new(Reference::new()), kind) {
+        for &kind in &kinds {
+            match logits(&network, Arc::new(Reference::new()), kind, kv) {
                 Ok(logits) => reference.push((kind, logits)),
                 Err(error) => findings.fail(format!("reference: {name}, {kind}: {error:#}")),
             }
@@ -50,11 +56,16 @@ pub(super) fn check(candidates: &[Candidate], findings: &mut Findings) {
         for candidate in candidates.iter().filter(|c| c.name != "reference") {
             for (kind, wanted) in reference.iter().filter(|(k, _)| candidate.backend.caps().activations.contains(k)) {
                 let label = format!("{}: {name}, {kind}", candidate.name);
-                let bound = if *kind == Activations::F32 { F32_BOUND } else { INT_BOUND };
-                match logits(&network, candidate.backend.clone(), *kind) {
+                let exact = *kind == Activations::F32 && options.kv_quant == KvQuant::None;
+                let bound = if exact { F32_BOUND } else { INT_BOUND };
+                match logits(&network, candidate.backend.clone(), *kind, kv) {
                     Ok(got) => {
                         let error = distance(wanted, &got);
-                        findings.check(error <= bound, &label, format!("relative error {error:.1e}, bound {bound:.0e}"));
+                        findings.check(
+                            error <= bound,
+                            &label,
+                            format!("relative error {error:.1e}, bound {bound:.0e}"),
+                        );
                     }
                     Err(error) => findings.fail(format!("{label}: {error:#}")),
                 }
@@ -67,15 +78,15 @@ fn prompt() -> Vec<u32> {
     (0..PROMPT).map(|i| ((i * i * 7 + 13 * i + 5) % VOCAB) as u32).collect()
 }
 
-fn engine(network: &Network, backend: Arc<dyn Backend>, kind: Activations) -> Result<Engine> {
+fn engine(network: &Network, backend: Arc<dyn Backend>, kind: Activations, kv: KvFormat) -> Result<Engine> {
     let model = Model::load(network, &*backend, LoadOptions::default(), &mut |_| {})?;
-    let options = EngineOptions { kv: KvFormat::F32, activations: Some(kind), ..EngineOptions::new(128) };
+    let options = EngineOptions { kv, activations: Some(kind), ..EngineOptions::new(128) };
     Ok(Engine::new(Arc::new(model), backend, options)?)
 }
 
 /// Logits of every row of the test prompt.
-fn logits(network: &Network, backend: Arc<dyn Backend>, kind: Activations) -> Result<Vec<f32>> {
-    let mut engine = engine(network, backend, kind)?;
+fn logits(network: &Network, backend: Arc<dyn Backend>, kind: Activations, kv: KvFormat) -> Result<Vec<f32>> {
+    let mut engine = engine(network, backend, kind, kv)?;
     let mut out = Vec::new();
     engine.read_prompt(&prompt(), &PromptOutputs::default(), |mut chunk| {
         out.extend(chunk.values.remove("logits").unwrap_or_default());
@@ -86,7 +97,7 @@ fn logits(network: &Network, backend: Arc<dyn Backend>, kind: Activations) -> Re
 
 /// Greedy continuation of the test prompt.
 fn greedy(network: &Network, backend: Arc<dyn Backend>) -> Result<Vec<u32>> {
-    let mut engine = engine(network, backend, Activations::F32)?;
+    let mut engine = engine(network, backend, Activations::F32, KvFormat::F32)?;
     let request = Request { sampling: SamplingParams::greedy(), max_tokens: Some(ANSWER), ..Request::new(prompt()) };
     let mut ids = Vec::new();
     engine.generate(request, |event| {

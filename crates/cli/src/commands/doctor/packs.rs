@@ -124,7 +124,11 @@ fn scales(source: &Source, parts: &[onebit_models::Part], bits: usize, findings:
         findings.note(&format!("offsets that do not follow from the scales: {}", note(affine)));
     }
     if bits == 1 && largest > 0.0 {
-        findings.check(largest <= ROUNDING, "largest rounding of an offset", format!("{largest:.1e}, at most {ROUNDING:.0e} in the published packs"));
+        findings.check(
+            largest <= ROUNDING,
+            "largest rounding of an offset",
+            format!("{largest:.1e}, at most {ROUNDING:.0e} in the published packs"),
+        );
     }
     if bits == 2 {
         let three = counts.0[3];
@@ -168,10 +172,18 @@ fn hybrid(checkpoint: &Checkpoint, findings: &mut Findings) -> Result<()> {
     };
     if let Some((_, values)) = checkpoint.dense(norm)? {
         let mean = values.iter().sum::<f32>() / values.len().max(1) as f32;
-        findings.check((0.3..3.0).contains(&mean), "mean of the first norm gain", format!("{mean:.3}, near 1 in a converted pack"));
+        findings.check(
+            (0.3..3.0).contains(&mean),
+            "mean of the first norm gain",
+            format!("{mean:.3}, near 1 in a converted pack"),
+        );
     }
     if let Some(tensor) = checkpoint.tensor(conv) {
-        findings.check(tensor.shape == shape, "shape of the convolution", format!("{:?}, {shape:?} in the published pack", tensor.shape));
+        findings.check(
+            tensor.shape == shape,
+            "shape of the convolution",
+            format!("{:?}, {shape:?} in the published pack", tensor.shape),
+        );
     }
     if gguf {
         let f32 = checkpoint.tensors().filter(|t| t.stored == StoredType::Float(ParamType::F32)).count();

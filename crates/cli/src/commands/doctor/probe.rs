@@ -4,6 +4,7 @@
 //! The backend computes all rows; the reference computes a sample of them, which is independent of the others.
 
 use super::Findings;
+use crate::args::{ActivationsName, RunOptions};
 use super::random::{self, Random};
 use crate::backends::Candidate;
 use crate::source::Source;
@@ -26,6 +27,7 @@ const BOUND: f64 = 64.0 / (1u64 << 24) as f64;
 /// Matrices from a seed, at shapes like those of the 27B and with odd row counts.
 pub(super) fn random_weights(
     candidates: &[Candidate],
+    options: &RunOptions,
     bits: &[u8],
     group: u16,
     findings: &mut Findings,
@@ -34,11 +36,13 @@ pub(super) fn random_weights(
     for &bits in bits {
         for offsets in [false, true] {
             let mut random = Random::new(u64::from(bits));
-            let matrices: Vec<Packed> =
-                shapes.iter().map(|&(rows, cols)| random::affine(rows, cols, bits, group, offsets, &mut random)).collect();
+            let matrices: Vec<Packed> = shapes
+                .iter()
+                .map(|&(rows, cols)| random::affine(rows, cols, bits, group, offsets, &mut random))
+                .collect();
             for matrix in &matrices {
                 let name = if offsets { "affine" } else { "symmetric" };
-                compare(candidates, &[matrix.as_matrix()], name, findings)?;
+                compare(candidates, options, &[matrix.as_matrix()], name, findings)?;
             }
         }
     }
@@ -46,7 +50,12 @@ pub(super) fn random_weights(
 }
 
 /// One weight of every shape and format that a model has, fused as the model fuses it.
-pub(super) fn model_weights(candidates: &[Candidate], source: &Source, findings: &mut Findings) -> Result<()> {
+pub(super) fn model_weights(
+    candidates: &[Candidate],
+    options: &RunOptions,
+    source: &Source,
+    findings: &mut Findings,
+) -> Result<()> {
     let (_, outline) = outline(source)?;
     let mut seen: Vec<Vec<(usize, usize, String)>> = Vec::new();
     let mut at = 0;
@@ -61,16 +70,24 @@ pub(super) fn model_weights(candidates: &[Candidate], source: &Source, findings:
         seen.push(signature);
         let mut parts = Vec::new();
         for member in &members {
-            parts.push(source.matrix(&member.tensor)?.ok_or_else(|| anyhow!("tensor `{}` has vanished", member.tensor))?);
+            parts.push(
+                source.matrix(&member.tensor)?.ok_or_else(|| anyhow!("tensor `{}` has vanished", member.tensor))?,
+            );
         }
-        compare(candidates, &parts, weight, findings)?;
+        compare(candidates, options, &parts, weight, findings)?;
         members.iter().for_each(|m| source.release(&m.tensor));
     }
     Ok(())
 }
 
-/// Runs one weight everywhere, with f32 activations and with each backend's own.
-fn compare(candidates: &[Candidate], parts: &[Matrix<'_>], name: &str, findings: &mut Findings) -> Result<()> {
+/// Runs one weight everywhere, with the activations that were asked for, or with f32 and with each backend's own.
+fn compare(
+    candidates: &[Candidate],
+    options: &RunOptions,
+    parts: &[Matrix<'_>],
+    name: &str,
+    findings: &mut Findings,
+) -> Result<()> {
     let rows: usize = parts.iter().map(|p| p.rows).sum();
     let (cols, mut formats) = (parts[0].cols, parts.iter().map(|p| p.format.to_string()).collect::<Vec<_>>());
     formats.dedup();
@@ -89,12 +106,15 @@ fn compare(candidates: &[Candidate], parts: &[Matrix<'_>], name: &str, findings:
             findings.skip(format!("{}: {title}: {advice}", candidate.name));
             continue;
         }
-        let mut kinds = vec![Activations::F32, backend.caps().default_activations];
-        kinds.dedup();
+        let kinds = match options.activations {
+            ActivationsName::Auto => vec![Activations::F32, backend.caps().default_activations],
+            asked => vec![asked.resolve(Activations::F32)],
+        };
+        let upload = UploadOptions { keep_biases: options.keep_biases };
         for kind in kinds {
-            let wanted = product(&reference, &slices, &input, most, kind)?;
+            let wanted = product(&reference, &slices, &input, most, kind, UploadOptions::default())?;
             let label = format!("{}: {title}, {kind}", candidate.name);
-            match worst(backend, parts, &input, kind, (&slices, &places, &wanted)) {
+            match worst(backend, parts, &input, (kind, upload), (&slices, &places, &wanted)) {
                 Ok(worst) => {
                     findings.check(worst <= 1.0, &label, format!("largest error {worst:.3} of the bound"));
                 }
@@ -126,14 +146,14 @@ fn worst(
     backend: &dyn Backend,
     parts: &[Matrix<'_>],
     input: &Packed,
-    kind: Activations,
+    (kind, upload): (Activations, UploadOptions),
     (slices, places, wanted): (&[Matrix<'_>], &[usize], &[f32]),
 ) -> Result<f64, OpError> {
     let rows: usize = parts.iter().map(|p| p.rows).sum();
     let magnitudes = magnitudes(slices, input);
     let mut worst = 0.0f64;
     for batch in BATCHES {
-        let got = product(backend, parts, input, batch, kind)?;
+        let got = product(backend, parts, input, batch, kind, upload)?;
         for b in 0..batch {
             for (s, place) in places.iter().enumerate() {
                 let at = b * places.len() + s;
@@ -168,8 +188,9 @@ fn product(
     input: &Packed,
     batch: usize,
     kind: Activations,
+    upload: UploadOptions,
 ) -> Result<Vec<f32>, OpError> {
-    let weight = backend.upload("probe", parts, UploadOptions::default())?;
+    let weight = backend.upload("probe", parts, upload)?;
     let table = backend.upload("input", &[input.as_matrix()], UploadOptions::default())?;
     let bucket = Bucket { rows: batch, logits: batch, context: batch };
     let mut recorder = Recorder::new(bucket);

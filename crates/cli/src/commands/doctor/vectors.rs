@@ -3,11 +3,11 @@
 
 use super::{Findings, packs};
 use crate::args::{ActivationsName, DoctorArgs, RunOptions, Think};
-use crate::{backends, prompt};
 use crate::resolve::Located;
 use crate::session::{Session, Wishes};
 use crate::side::TextSide;
 use crate::source::Source;
+use crate::{backends, prompt};
 use anyhow::Result;
 use onebit_checkpoint::Container;
 use onebit_engine::{Event, PromptOutputs, Request, SamplingParams};
@@ -95,7 +95,7 @@ pub(super) fn check(
         findings.skip("no logits are known for this pack");
         return Ok(());
     }
-    let run = RunOptions { activations: ActivationsName::F32, ctx: Some(256), ..args.run.clone() };
+    let run = RunOptions { activations: ActivationsName::F32, ctx: args.run.ctx.or(Some(256)), ..args.run.clone() };
     let wishes = Wishes { checkpoints: 0, quiet: true };
     let mut session = match Session::start(backends::open(&run)?, located.clone(), &run, wishes) {
         Ok(session) => session,
@@ -150,12 +150,21 @@ fn raw_prompt(session: &mut Session, vector: &Raw, findings: &mut Findings) -> R
     let mut order: Vec<usize> = (0..last.len()).collect();
     order.sort_unstable_by(|a, b| last[*b].total_cmp(&last[*a]).then(a.cmp(b)));
     let best: Vec<String> = order.iter().take(3).map(|&id| format!("{id} ({:.2})", last[id])).collect();
-    let close = vector.best.iter().all(|&(id, logit)| last.get(id as usize).is_some_and(|l| (l - logit).abs() <= LOGIT_ROOM));
+    let close =
+        vector.best.iter().all(|&(id, logit)| last.get(id as usize).is_some_and(|l| (l - logit).abs() <= LOGIT_ROOM));
     let right = close && order.first() == Some(&(vector.best[0].0 as usize));
     let known: Vec<String> = vector.best.iter().map(|(id, logit)| format!("{id} ({logit:.2})")).collect();
-    findings.check(right, &format!("logits after `{text}`"), format!("{}, known is {}", best.join(" "), known.join(" ")));
+    findings.check(
+        right,
+        &format!("logits after `{text}`"),
+        format!("{}, known is {}", best.join(" "), known.join(" ")),
+    );
     let got = greedy(session, vector.ids, vector.greedy.len())?;
-    findings.check(got == vector.greedy, &format!("greedy text after `{text}`"), format!("{got:?}, known is {:?}", vector.greedy));
+    findings.check(
+        got == vector.greedy,
+        &format!("greedy text after `{text}`"),
+        format!("{got:?}, known is {:?}", vector.greedy),
+    );
     Ok(())
 }
 

@@ -138,12 +138,7 @@ impl TextFacts {
 impl Report {
     /// Describes a model by its headers. A model that does not run is described as far as its headers go, with the
     /// reason among the problems.
-    pub(super) fn of(
-        name: &str,
-        inventory: &Inventory,
-        options: &RunOptions,
-        backend: &dyn Backend,
-    ) -> Result<Report> {
+    pub(super) fn of(name: &str, inventory: &Inventory, options: &RunOptions, backend: &dyn Backend) -> Result<Report> {
         let mut report = Report {
             name: name.to_owned(),
             path: inventory.path().display().to_string(),
@@ -166,7 +161,9 @@ impl Report {
             problems: Vec::new(),
         };
         if *inventory.kind() != Kind::Text {
-            report.problems.extend(crate::load::refuse_kind(&report.path, inventory.kind()).err().map(|e| e.to_string()));
+            report
+                .problems
+                .extend(crate::load::refuse_kind(&report.path, inventory.kind()).err().map(|e| e.to_string()));
             return Ok(report);
         }
         match outline(&Headers(inventory)) {
@@ -225,7 +222,9 @@ impl Report {
         });
         self.kernels = kernels(&formats, options)?;
         let unsupported = formats.iter().find_map(|f| match backend.format_support(*f) {
-            FormatSupport::Unsupported(advice) => Some(format!("{f} has no kernel on {}: {advice}", backend.caps().name)),
+            FormatSupport::Unsupported(advice) => {
+                Some(format!("{f} has no kernel on {}: {advice}", backend.caps().name))
+            }
             FormatSupport::Kernel(_) => None,
         });
         self.runs = unsupported.is_none();
@@ -255,8 +254,7 @@ fn other(inventory: &Inventory, parts: &[onebit_models::Part]) -> Vec<OtherRow> 
         } else {
             "norms and other small tensors"
         };
-        let row =
-            rows.entry(group).or_insert_with(|| OtherRow { group: group.to_owned(), tensors: 0, bytes: 0 });
+        let row = rows.entry(group).or_insert_with(|| OtherRow { group: group.to_owned(), tensors: 0, bytes: 0 });
         row.tensors += 1;
         row.bytes += tensor.bytes;
     }

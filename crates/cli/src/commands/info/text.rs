@@ -19,13 +19,29 @@ pub(super) fn render(report: &Report) -> String {
         [one] => one.clone(),
         several => format!("{} files", several.len()),
     };
-    line("container", format!("{}, {files}, {} tensors, {}", report.container, count(report.tensors as u64), bytes(report.tensor_bytes)));
+    line(
+        "container",
+        format!(
+            "{}, {files}, {} tensors, {}",
+            report.container,
+            count(report.tensors as u64),
+            bytes(report.tensor_bytes)
+        ),
+    );
     if let Some(m) = &report.model {
         let layers = match m.delta_layers {
             0 => format!("{} layers", m.layers),
             delta => format!("{} layers ({} full attention, {delta} delta rule)", m.layers, m.attention_layers),
         };
-        line("architecture", format!("{}: {layers}, width {}, vocabulary {}", m.architecture, count(m.hidden as u64), count(m.vocab as u64)));
+        line(
+            "architecture",
+            format!(
+                "{}: {layers}, width {}, vocabulary {}",
+                m.architecture,
+                count(m.hidden as u64),
+                count(m.vocab as u64)
+            ),
+        );
         line("context", format!("{} tokens", count(m.context as u64)));
         line(
             "weights",
@@ -72,7 +88,12 @@ pub(super) fn render(report: &Report) -> String {
         ];
         let _ = write!(out, "\n{}\n", styled("scales", BOLD, stdout_colours()));
         rows.iter().for_each(|row| out.push_str(&format!("  {row}\n")));
-        let _ = writeln!(out, "  {} of {} bytes of offsets need not stay in memory", count(check.shed_bytes), count(check.offset_bytes));
+        let _ = writeln!(
+            out,
+            "  {} of {} bytes of offsets need not stay in memory",
+            count(check.shed_bytes),
+            count(check.offset_bytes)
+        );
         check.deviating.iter().for_each(|row| out.push_str(&format!("  {row}\n")));
     }
     for problem in &report.problems {
@@ -86,12 +107,12 @@ fn parts(report: &Report) -> String {
         return String::new();
     }
     let mut rows = vec![["part", "matrices", "bytes", "format"].map(str::to_owned)];
-    rows.extend(report.parts.iter().map(|p| {
-        [p.part.clone(), count(p.matrices as u64), bytes(p.bytes), p.format.clone()]
-    }));
-    rows.extend(report.other.iter().map(|o| {
-        [o.group.clone(), count(o.tensors as u64), bytes(o.bytes), "-".to_owned()]
-    }));
+    rows.extend(
+        report.parts.iter().map(|p| [p.part.clone(), count(p.matrices as u64), bytes(p.bytes), p.format.clone()]),
+    );
+    rows.extend(
+        report.other.iter().map(|o| [o.group.clone(), count(o.tensors as u64), bytes(o.bytes), "-".to_owned()]),
+    );
     table(&rows, &[false, true, true, false])
 }
 
@@ -110,7 +131,8 @@ fn kernels(rows: &[KernelRow]) -> String {
     if formats.is_empty() {
         return String::new();
     }
-    let mut lines = vec![std::iter::once("kernels").chain(backends.iter().copied()).map(str::to_owned).collect::<Vec<_>>()];
+    let mut lines =
+        vec![std::iter::once("kernels").chain(backends.iter().copied()).map(str::to_owned).collect::<Vec<_>>()];
     for format in &formats {
         let mut line = vec![(*format).to_owned()];
         for backend in &backends {
@@ -137,7 +159,8 @@ fn memory_text(m: &MemoryRow) -> String {
         m.kv,
         bytes(m.overhead)
     );
-    let at: Vec<String> = m.at.iter().map(|(context, total)| format!("{} at {} tokens", bytes(*total), count(*context as u64))).collect();
+    let at: Vec<String> =
+        m.at.iter().map(|(context, total)| format!("{} at {} tokens", bytes(*total), count(*context as u64))).collect();
     let _ = writeln!(out, "  {}", at.join(", "));
     match (m.context, m.total, &m.refusal) {
         (Some(context), Some(total), _) => {
@@ -163,9 +186,12 @@ fn table(rows: &[impl AsRef<[String]>], right: &[bool]) -> String {
     let widths: Vec<usize> = (0..right.len()).map(width).collect();
     let mut out = String::from("\n");
     for (i, row) in rows.iter().enumerate() {
-        let cells = row.as_ref().iter().zip(&widths).zip(right).map(|((cell, &w), &right)| {
-            if right { format!("{cell:>w$}") } else { format!("{cell:<w$}") }
-        });
+        let cells = row
+            .as_ref()
+            .iter()
+            .zip(&widths)
+            .zip(right)
+            .map(|((cell, &w), &right)| if right { format!("{cell:>w$}") } else { format!("{cell:<w$}") });
         let text = cells.collect::<Vec<_>>().join("  ");
         let text = text.trim_end();
         out.push_str(&if i == 0 { styled(text, BOLD, stdout_colours()) } else { text.to_owned() });

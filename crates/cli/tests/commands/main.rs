@@ -1,0 +1,11 @@
+//! The program as a user meets it: every command, bad usage, bad files, a hub.
+
+mod bad_files;
+mod chat;
+mod convert;
+mod doctor;
+mod hub;
+mod info;
+mod run;
+mod support;
+mod usage;

@@ -200,6 +200,7 @@ impl Backend for CpuBackend {
         inputs.check(&prepared.program, prepared.cache.spec(), prepared.vocab)?;
         let mut space = lock(space);
         let mut memory = memory(&prepared.cache)?;
+        prepared.check_accepted(&memory, &inputs)?;
         let output = prepared.step(self.tier, &self.pool, &mut memory, &mut space, &inputs)?;
         let ticket = Ticket(self.next_ticket.fetch_add(1, Ordering::Relaxed));
         lock(&self.done).insert(ticket, output);

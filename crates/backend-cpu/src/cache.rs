@@ -88,6 +88,11 @@ impl Memory {
         Ok((shape, index, index * shape.len()..(index + 1) * shape.len()))
     }
 
+    /// Speculative rows that a slot and layer hold: (convolution, delta rule).
+    pub(crate) fn pending(&self, slot: usize, layer: usize) -> Result<(usize, usize), OpError> {
+        Ok(self.pending[self.record(slot, layer)?.1])
+    }
+
     pub(crate) fn clear_slot(&mut self, slot: usize) -> Result<(), OpError> {
         for layer in 0..self.state()?.layers {
             let (shape, index, range) = self.record(slot, layer)?;

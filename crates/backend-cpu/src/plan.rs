@@ -1,5 +1,6 @@
 //! A compiled program: ops in order over one arena.
 
+use crate::cache::Memory;
 use crate::dispatch::Tier;
 use crate::memory::{Buffer, Disjoint};
 use crate::ops::attention::Attention;
@@ -123,12 +124,30 @@ impl Prepared {
         })
     }
 
+    /// Refuses a step that accepts more rows than a layer of this program holds pending, before any op has changed a
+    /// slot.
+    pub(crate) fn check_accepted(&self, memory: &Memory, inputs: &StepInputs) -> Result<(), OpError> {
+        for segment in inputs.segments.iter().filter(|s| s.accepted > 0) {
+            for op in &self.program.ops {
+                let pending = match op {
+                    Op::ConvSilu { layer, .. } => memory.pending(segment.slot, *layer)?.0,
+                    Op::GatedDelta { layer, .. } => memory.pending(segment.slot, *layer)?.1,
+                    _ => continue,
+                };
+                if segment.accepted > pending {
+                    return Err(OpError::Inputs(format!("{} rows accepted of {pending} pending", segment.accepted)));
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// One step. The inputs have been checked.
     pub(crate) fn step(
         &self,
         tier: Tier,
         pool: &Pool,
-        memory: &mut crate::cache::Memory,
+        memory: &mut Memory,
         space: &mut Workspace,
         inputs: &StepInputs,
     ) -> Result<StepOutput, OpError> {

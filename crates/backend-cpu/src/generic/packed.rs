@@ -159,7 +159,11 @@ fn dot_tile<V: Vector>(tile: &[Lanes<f32>], x: &[f32]) -> [V; QUARTERS] {
             *s = V::load(w).mul_add(x, *s);
         }
     }
-    std::array::from_fn(|i| sums[0][i].add(sums[1][i]))
+    let [mut even, odd] = sums;
+    for (e, o) in even.iter_mut().zip(odd) {
+        *e = e.add(o);
+    }
+    even
 }
 
 /// The portable integer form: codes are unpacked inside the tile, whatever the layout.
@@ -184,7 +188,7 @@ pub(crate) fn int_blocks<V: Vector>(segment: &Segment, blocks: Range<usize>, x: 
                 }
                 let sums = sums.map(|s| s as f32);
                 let dots = std::array::from_fn(|i| V::load(&sums.as_chunks::<LANES>().0[i]));
-                finish_group(layout, x, (m, g), dots, &params, acc);
+                finish_group(layout, x, (m, g), (dots, 1.0), &params, acc);
             }
         }
         for (m, acc) in acc.chunks_exact_mut(BLOCK).enumerate() {
@@ -200,7 +204,8 @@ pub(crate) fn add_int_sparse(segment: &Segment, b: usize, x: &IntRows<'_>, m: us
     add_sparse(segment, b, acc, |g| x.scale(layout, m, g) * x.sum(layout, m, g).total as f32);
 }
 
-/// Adds one group of integer sums of values to the results of row `m`.
+/// Adds one group of integer sums of values to the results of row `m`; the sums come `unit` times too large, a power
+/// of two.
 ///
 /// Where a bias is kept, sums of values become sums of codes first, in whole numbers below 2^24: around another center
 /// than that of the bias the two products would cancel.
@@ -209,12 +214,12 @@ pub(crate) fn finish_group<V: Vector>(
     layout: &Layout,
     x: &IntRows<'_>,
     (m, g): (usize, usize),
-    dots: [V; QUARTERS],
+    (dots, unit): ([V; QUARTERS], f32),
     (stored, bias): &([V; QUARTERS], Option<[V; QUARTERS]>),
     acc: &mut [f32],
 ) {
     let x_scale = x.scale(layout, m, g);
-    let value_scale = V::splat(x_scale * layout.factor);
+    let value_scale = V::splat(x_scale * (layout.factor / unit));
     let acc = acc.as_chunks_mut::<LANES>().0;
     let Some(bias) = bias else {
         for i in 0..QUARTERS {
@@ -223,7 +228,7 @@ pub(crate) fn finish_group<V: Vector>(
         return;
     };
     let total = x.sum(layout, m, g).total as f32;
-    let (shift, x_sum) = (V::splat(total * (layout.center / layout.factor)), V::splat(x_scale * total));
+    let (shift, x_sum) = (V::splat(total * (layout.center / layout.factor * unit)), V::splat(x_scale * total));
     for i in 0..QUARTERS {
         let sum = dots[i].add(shift).mul_add(stored[i].mul(value_scale), V::load(&acc[i]));
         bias[i].mul_add(x_sum, sum).store(&mut acc[i]);

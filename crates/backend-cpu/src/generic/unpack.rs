@@ -68,15 +68,27 @@ pub(crate) fn dense<V: Vector>(kind: ParamType, record: &[u8], tile: &mut [Lanes
 #[inline(always)]
 pub(crate) fn lanes<V: Vector>(kind: ParamType, bytes: &[u8]) -> [V; BLOCK / LANES] {
     let bytes = &bytes[..BLOCK * kind.bytes()];
-    let halves = || bytes.as_chunks::<{ 2 * LANES }>().0;
+    let halves = bytes.as_chunks::<{ 2 * LANES }>().0;
+    let mut out = [V::zero(); BLOCK / LANES];
+    // Plain loops: a closure handed to a library function would be compiled without this function's target features.
     match kind {
-        ParamType::F16 => std::array::from_fn(|i| V::load_f16(&halves()[i])),
-        ParamType::BF16 => std::array::from_fn(|i| V::load_bf16(&halves()[i])),
-        ParamType::F32 => std::array::from_fn(|i| {
-            let words = bytes[i * 4 * LANES..].as_chunks::<4>().0;
-            V::load(&std::array::from_fn(|j| f32::from_le_bytes(words[j])))
-        }),
+        ParamType::F16 => {
+            for (out, from) in out.iter_mut().zip(halves) {
+                *out = V::load_f16(from);
+            }
+        }
+        ParamType::BF16 => {
+            for (out, from) in out.iter_mut().zip(halves) {
+                *out = V::load_bf16(from);
+            }
+        }
+        ParamType::F32 => {
+            for (out, from) in out.iter_mut().zip(bytes.as_chunks::<{ 4 * LANES }>().0) {
+                *out = V::load_f32(from);
+            }
+        }
     }
+    out
 }
 
 /// Decodes one row of a segment.

@@ -11,6 +11,8 @@ pub(crate) trait Vector: Copy {
     fn splat(v: f32) -> Self;
     fn load(from: &[f32; LANES]) -> Self;
     fn store(self, to: &mut [f32; LANES]);
+    /// Little-endian floats at any alignment.
+    fn load_f32(from: &[u8; 4 * LANES]) -> Self;
     /// Widens binary16 values.
     fn load_f16(from: &[u8; 2 * LANES]) -> Self;
     /// Widens bfloat16 values.
@@ -111,6 +113,10 @@ impl Vector for Array {
     #[inline(always)]
     fn store(self, to: &mut [f32; LANES]) {
         *to = self.0;
+    }
+    #[inline(always)]
+    fn load_f32(from: &[u8; 4 * LANES]) -> Self {
+        Array(std::array::from_fn(|i| f32::from_le_bytes(from.as_chunks::<4>().0[i])))
     }
     #[inline(always)]
     fn load_f16(from: &[u8; 2 * LANES]) -> Self {

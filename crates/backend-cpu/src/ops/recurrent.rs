@@ -1,27 +1,19 @@
 //! The causal convolution and the gated delta rule over state slots.
 //!
 //! Rows of a speculative step stay beside the state until the next step says how many of them hold; those are applied
-//! first. Segments go one after another, each spread over channels or heads, so that two that share a scratch slot do
+//! first (that so many are there was checked before the step). Segments go one after another, each spread over channels or heads, so that two that share a scratch slot do
 //! not meet.
 
 use super::{Frame, PerWorker, Tiles, vector};
 use crate::generic::delta::{Head, Token, slab_len};
 use crate::memory::{Carve, Disjoint, carved_bytes};
-use onebit_ops::{HeadMap, OpError, Segment, Tensor, Vector, View};
+use onebit_ops::{HeadMap, OpError, Tensor, Vector, View};
 
 /// Channels of a task of the convolution.
 const CHANNELS: usize = 1024;
 
 /// Largest convolution kernel.
 pub(crate) const MAX_KERNEL: usize = 8;
-
-/// Speculative rows that hold.
-fn accepted(segment: &Segment, pending: usize) -> Result<usize, OpError> {
-    if segment.accepted <= pending {
-        return Ok(segment.accepted);
-    }
-    Err(OpError::Inputs(format!("{} rows accepted of {pending} pending", segment.accepted)))
-}
 
 /// `taps` is `[kernel][channels]`.
 pub(crate) fn conv_silu(
@@ -36,7 +28,7 @@ pub(crate) fn conv_silu(
     let (exec, segments) = (frame.exec, &frame.inputs.segments);
     for segment in segments {
         let (shape, index, range) = frame.cache.record(segment.slot, layer)?;
-        let keep = accepted(segment, frame.cache.pending[index].0)?;
+        let keep = segment.accepted;
         let record = &mut frame.cache.slots.floats_mut()[range];
         let window = shape.window();
         for i in (0..keep).filter(|_| !window.is_empty()) {
@@ -121,7 +113,7 @@ pub(crate) fn gated_delta(frame: &mut Frame<'_>, op: Delta) -> Result<(), OpErro
     let worker_scratch = PerWorker::new(frame.worker_scratch, exec.pool.threads());
     for segment in &frame.inputs.segments {
         let (shape, index, range) = frame.cache.record(segment.slot, op.layer)?;
-        let keep = accepted(segment, frame.cache.pending[index].1)?;
+        let keep = segment.accepted;
         let record = &mut frame.cache.slots.floats_mut()[range];
         let (state, pending) = record.split_at_mut(shape.delta().end);
         let pending_row = |i: usize| {

@@ -7,6 +7,13 @@ use std::arch::x86_64::*;
 #[derive(Clone, Copy)]
 pub(crate) struct F32x8(__m256);
 
+impl F32x8 {
+    #[inline(always)]
+    pub(super) fn new(v: __m256) -> Self {
+        F32x8(v)
+    }
+}
+
 /// Wraps intrinsics whose features the kernels' proof covers.
 macro_rules! ymm {
     ($e:expr) => {
@@ -28,6 +35,10 @@ impl Vector for F32x8 {
     #[inline(always)]
     fn store(self, to: &mut [f32; LANES]) {
         ymm!(_mm256_storeu_ps(to.as_mut_ptr(), self.0));
+    }
+    #[inline(always)]
+    fn load_f32(from: &[u8; 4 * LANES]) -> Self {
+        F32x8(ymm!(_mm256_loadu_ps(from.as_ptr().cast())))
     }
     #[inline(always)]
     fn load_f16(from: &[u8; 2 * LANES]) -> Self {

@@ -1,0 +1,270 @@
+//! 1-bit and 2-bit weights against integer activations, by table lookup.
+//!
+//! A register holds one byte of each of 32 rows: eight weights a row, two patterns of four bits. `pshufb` looks both
+//! up in the tables of their quads (see [`super::tables`]), 128 weights at a time. Eight lookups add up in bytes, then
+//! `maddubs` joins low and high bytes into 16 bits: 36 operations for 1,024 products beside the patterns. The sum of a
+//! group fits 16 bits: with `A = sum |x|` and U the looked-up sum, `sum (2 bit - 1) x = 2 U - A`, at most
+//! 255 * 128 = 32,640 in magnitude. So nothing is rounded until a group is done.
+//!
+//! Two bits are two planes of single bits over the same tables. Their sums meet in 32 bits, since code 3 reaches
+//! beyond 16.
+
+use super::tables;
+use super::vector::F32x8;
+use crate::generic::packed::{GroupSum, IntRows, QUARTERS, add_int_sparse, finish_group, params};
+use crate::generic::vector::Vector;
+use crate::layout::{BLOCK, BitOrder, Codes, Lanes, Layout, Segment};
+use std::arch::x86_64::*;
+use std::ops::Range;
+
+/// Columns whose lookups add up in bytes: eight quads.
+const STRETCH: usize = 32;
+
+/// Bytes of tables that stay in the first-level cache while blocks pass by; more activation rows come back to the same
+/// blocks, which should stay there as well.
+const TABLE_CACHE: [usize; 2] = [16 * 1024, 8 * 1024];
+
+/// Byte of the register whose sum ends in lane `lane` of the 16-bit accumulator `half`: unpacking bytes works within
+/// halves of a register.
+const fn byte_of(half: usize, lane: usize) -> u8 {
+    (lane / 8 * 16 + half * 8 + lane % 8) as u8
+}
+
+/// Row `8 v + i` comes out in lane i of vector v: even lanes of an accumulator, then its odd ones.
+pub(super) static BITS1_ORDER: BitOrder = BitOrder { unit: 1, position: order(false) };
+
+/// Row `8 v + i` comes out in lane i of vector v: 16-bit lanes unpacked within halves.
+pub(super) static BITS2_ORDER: BitOrder = BitOrder { unit: 1, position: order(true) };
+
+const fn order(unpacked: bool) -> Lanes<u8> {
+    let mut position = [0; BLOCK];
+    let mut r = 0;
+    while r < BLOCK {
+        let (v, i) = (r / 8, r % 8);
+        let lane = if unpacked { i / 4 * 8 + v % 2 * 4 + i % 4 } else { 2 * i + v % 2 };
+        position[r] = byte_of(v / 2, lane);
+        r += 1;
+    }
+    position
+}
+
+/// The sums of a range of blocks, as `Kernels::int_blocks`.
+///
+/// Some groups of all blocks, then the next: for each pair of activation rows, the tables of these groups are read
+/// from memory once and looked up by all blocks.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) fn int_blocks(segment: &Segment, blocks: Range<usize>, x: &IntRows<'_>, acc: &mut [f32]) {
+    let layout = &segment.layout;
+    let stride = x.rows * BLOCK;
+    acc.fill(0.0);
+    let cached = TABLE_CACHE[usize::from(x.rows > 2)];
+    let chunk = (cached / (x.rows.min(2) * layout.group / 4 * tables::BYTES)).max(1);
+    for first in (0..layout.groups()).step_by(chunk) {
+        let groups = first..(first + chunk).min(layout.groups());
+        let mut m = 0;
+        while m < x.rows {
+            let tile = Tile { layout, groups: groups.clone(), x, first: m };
+            let pair = m + 2 <= x.rows;
+            for b in blocks.clone().step_by(2) {
+                let acc = &mut acc[(b - blocks.start) * stride..];
+                let one = segment.block(b);
+                if b + 1 < blocks.end {
+                    let (acc, next) = acc.split_at_mut(stride);
+                    let (codes, mut acc) = ([one, segment.block(b + 1)], [acc, next]);
+                    if pair { tile.add::<2, 2>(codes, &mut acc) } else { tile.add::<2, 1>(codes, &mut acc) }
+                } else if pair {
+                    tile.add::<1, 2>([one], &mut [acc]);
+                } else {
+                    tile.add::<1, 1>([one], &mut [acc]);
+                }
+            }
+            m += if pair { 2 } else { 1 };
+        }
+    }
+    for (b, acc) in blocks.zip(acc.chunks_exact_mut(stride)) {
+        for (m, acc) in acc.chunks_exact_mut(BLOCK).enumerate() {
+            add_int_sparse(segment, b, x, m, acc);
+        }
+    }
+}
+
+/// Some groups of one or two activation rows.
+struct Tile<'a> {
+    layout: &'a Layout,
+    groups: Range<usize>,
+    x: &'a IntRows<'a>,
+    /// The first of the activation rows.
+    first: usize,
+}
+
+/// 16-bit sums of one stream of bits and one activation row: rows in the order of [`byte_of`].
+type Sums = [__m256i; 2];
+
+/// Looks up one group of `S` streams of bits against `M` activation rows and adds to `sums`.
+///
+/// A stream is 32 bytes for each eight columns, `stride` bytes apart. Low bytes count `LOW` times, high bytes
+/// `32 * LOW` times.
+///
+/// # Safety
+/// `columns` must be a multiple of 32, each stream must hold `columns / 8` such bytes at its stride, and each table
+/// `columns / 4` quads.
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn look_up<const S: usize, const M: usize, const LOW: i8>(
+    columns: usize,
+    streams: [*const u8; S],
+    stride: usize,
+    quads: [*const u8; M],
+    sums: &mut [[Sums; M]; S],
+) {
+    let nibble = _mm256_set1_epi8(15);
+    let join = _mm256_set1_epi16(i16::from_le_bytes([LOW as u8, 32 * LOW as u8]));
+    // Unrolled four times, the loop below would need more registers than there are; so its length is hidden.
+    let bytes_of_stretch = std::hint::black_box(STRETCH / 8);
+    for stretch in 0..columns / STRETCH {
+        let mut low = [[_mm256_setzero_si256(); M]; S];
+        let mut high = [[_mm256_setzero_si256(); M]; S];
+        for j in stretch * 4..stretch * 4 + bytes_of_stretch {
+            let mut bits = [_mm256_setzero_si256(); S];
+            for s in 0..S {
+                // SAFETY: byte j of the stream is below columns / 8.
+                bits[s] = unsafe { _mm256_loadu_si256(streams[s].add(j * stride).cast()) };
+            }
+            for q in 0..2 {
+                for m in 0..M {
+                    // SAFETY: quad 2 j + q is below columns / 4, and its table is two times 16 bytes.
+                    let (l, h) = unsafe {
+                        let table = quads[m].add((2 * j + q) * tables::BYTES);
+                        let (l, h) = (_mm_loadu_si128(table.cast()), _mm_loadu_si128(table.add(16).cast()));
+                        (_mm256_broadcastsi128_si256(l), _mm256_broadcastsi128_si256(h))
+                    };
+                    for s in 0..S {
+                        let pattern = _mm256_and_si256(bits[s], nibble);
+                        low[s][m] = _mm256_add_epi8(low[s][m], _mm256_shuffle_epi8(l, pattern));
+                        high[s][m] = _mm256_add_epi8(high[s][m], _mm256_shuffle_epi8(h, pattern));
+                    }
+                }
+                for b in &mut bits {
+                    *b = _mm256_srli_epi16::<4>(*b);
+                }
+            }
+        }
+        for s in 0..S {
+            for m in 0..M {
+                let [a, b] = &mut sums[s][m];
+                let first = _mm256_maddubs_epi16(_mm256_unpacklo_epi8(low[s][m], high[s][m]), join);
+                let second = _mm256_maddubs_epi16(_mm256_unpackhi_epi8(low[s][m], high[s][m]), join);
+                *a = _mm256_add_epi16(*a, first);
+                *b = _mm256_add_epi16(*b, second);
+            }
+        }
+    }
+}
+
+impl Tile<'_> {
+    /// Adds the products of `B` blocks and `M` activation rows.
+    #[target_feature(enable = "avx2,fma,f16c")]
+    fn add<const B: usize, const M: usize>(&self, blocks: [&[u8]; B], acc: &mut [&mut [f32]; B]) {
+        match self.layout.codes {
+            Codes::Bits1 => self.bits1::<B, M>(blocks, acc),
+            _ => {
+                for (block, acc) in blocks.into_iter().zip(acc) {
+                    self.bits2::<M>(block, acc);
+                }
+            }
+        }
+    }
+
+    /// First quad of group `g` in the tables of row `m`.
+    fn quads(&self, m: usize, g: usize) -> *const u8 {
+        let (group, cols) = (self.layout.group, self.layout.cols);
+        let start = ((self.first + m) * cols + g * group) / 4 * tables::BYTES;
+        self.x.tables[start..start + group / 4 * tables::BYTES].as_ptr()
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    fn bits1<const B: usize, const M: usize>(&self, blocks: [&[u8]; B], acc: &mut [&mut [f32]; B]) {
+        // Lanes become floats as the upper 16 of 32 bits, 2^16 times too large.
+        const UNIT: f32 = 65536.0;
+        let upper = _mm256_set1_epi32(0xffff_0000_u32 as i32);
+        let (layout, x) = (self.layout, self.x);
+        let bytes = layout.record_bytes();
+        for g in self.groups.clone() {
+            let (mut start, mut tables) = ([[_mm256_setzero_si256(); 2]; M], [std::ptr::null(); M]);
+            for m in 0..M {
+                start[m] = [_mm256_set1_epi16(-x.sum(layout, self.first + m, g).magnitude as i16); 2];
+                tables[m] = self.quads(m, g);
+            }
+            let (mut sums, mut records, mut streams) = ([start; B], [&[][..]; B], [std::ptr::null(); B]);
+            for b in 0..B {
+                records[b] = &blocks[b][g * bytes..(g + 1) * bytes];
+                streams[b] = records[b].as_ptr();
+            }
+            // SAFETY: a record begins with group / 8 * 32 bytes of codes, `quads` has checked the tables, and groups
+            // are multiples of 32.
+            unsafe { look_up::<B, M, 2>(layout.group, streams, BLOCK, tables, &mut sums) };
+            for b in 0..B {
+                let params = params::<F32x8>(layout, records[b]);
+                for (m, [s, t]) in sums[b].into_iter().enumerate() {
+                    let dots = to_floats([
+                        _mm256_slli_epi32::<16>(s),
+                        _mm256_and_si256(s, upper),
+                        _mm256_slli_epi32::<16>(t),
+                        _mm256_and_si256(t, upper),
+                    ]);
+                    let row = self.first + m;
+                    let acc = &mut acc[b][row * BLOCK..(row + 1) * BLOCK];
+                    finish_group(layout, x, (row, g), (dots, UNIT), &params, acc);
+                }
+            }
+        }
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    fn bits2<const M: usize>(&self, block: &[u8], acc: &mut [f32]) {
+        let (layout, x) = (self.layout, self.x);
+        let bytes = layout.record_bytes();
+        let join = _mm256_set1_epi32(i32::from_le_bytes([1, 0, 2, 0]));
+        for g in self.groups.clone() {
+            let record = &block[g * bytes..(g + 1) * bytes];
+            let (mut sums, mut tables) = ([[[_mm256_setzero_si256(); 2]; M]; 2], [std::ptr::null(); M]);
+            for m in 0..M {
+                tables[m] = self.quads(m, g);
+                // Tables hold sums less the negative activations, of which there are (A - T) / 2 in all; and in
+                // sum (low + 2 high - 1) x the low plane takes the subtraction.
+                let GroupSum { total, magnitude } = x.sum(layout, self.first + m, g);
+                let negative = (magnitude - total) / 2;
+                sums[0][m] = [_mm256_set1_epi16((-negative - total) as i16); 2];
+                sums[1][m] = [_mm256_set1_epi16(-negative as i16); 2];
+            }
+            let planes = [record.as_ptr(), record[BLOCK..].as_ptr()];
+            // SAFETY: a record begins with group / 8 * 64 bytes of codes, planes in turn; `quads` has checked the
+            // tables, and groups are multiples of 32.
+            unsafe { look_up::<2, M, 1>(layout.group, planes, 2 * BLOCK, tables, &mut sums) };
+            let params = params::<F32x8>(layout, record);
+            let [low, high] = sums;
+            for (m, ([s0, t0], [s1, t1])) in low.into_iter().zip(high).enumerate() {
+                let dots = to_floats([
+                    _mm256_madd_epi16(_mm256_unpacklo_epi16(s0, s1), join),
+                    _mm256_madd_epi16(_mm256_unpackhi_epi16(s0, s1), join),
+                    _mm256_madd_epi16(_mm256_unpacklo_epi16(t0, t1), join),
+                    _mm256_madd_epi16(_mm256_unpackhi_epi16(t0, t1), join),
+                ]);
+                let row = self.first + m;
+                finish_group(layout, x, (row, g), (dots, 1.0), &params, &mut acc[row * BLOCK..(row + 1) * BLOCK]);
+            }
+        }
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn to_floats(lanes: [__m256i; QUARTERS]) -> [F32x8; QUARTERS] {
+    let mut floats = [F32x8::zero(); QUARTERS];
+    for (f, v) in floats.iter_mut().zip(lanes) {
+        *f = F32x8::new(_mm256_cvtepi32_ps(v));
+    }
+    floats
+}

@@ -3,6 +3,7 @@
     python gen.py --teacher T.gguf --out DIR --seconds 200 --seed 1 [--batch 4096] [--ctx 512]     (one process per GPU: RANK in the environment)
 """
 import argparse
+import multiprocessing
 import os
 import time
 
@@ -40,10 +41,9 @@ def ext_table(meta, student):
     return out, np.concatenate([count, [0, len(think)]]).astype(np.int32), sp
 
 
-def to_docs(rec, ids, p, sampled, start, doc, who, pool_text, meta, student, tt, max_same=3):
+def to_docs(rec, ids, p, sampled, start, doc, who, pool_text, tables, max_same=3):
     """step-major arrays [S, B(, K)] -> dict of flat student arrays and document offsets (numpy)"""
-    table, count, sp = ext_table(meta, student)
-    bad = banned(meta, tt)
+    table, count, sp, bad = tables
     S, B = rec.shape
     order = np.arange(S * B).reshape(S, B).T.reshape(-1)  # slot-major
     rec, sampled, start, doc = (x.reshape(-1)[order] for x in (rec, sampled, start, doc))
@@ -82,7 +82,7 @@ def to_docs(rec, ids, p, sampled, start, doc, who, pool_text, meta, student, tt,
         if len(s) > 40:
             s = s.astype(np.int64)
             h3, h2 = s[:-2] * 1000003 + s[1:-1] * 10007 + s[2:], s[:-1] * 1000003 + s[1:]
-            if len(np.unique(h3)) < 0.80 * len(h3) or len(np.unique(h2)) < 0.62 * len(h2) or len(np.unique(s)) < 0.22 * len(s):
+            if len(np.unique(h3)) < 0.86 * len(h3) or len(np.unique(h2)) < 0.70 * len(h2) or len(np.unique(s)) < 0.22 * len(s):
                 stats["loops"] += 1
                 continue
         keep.append(d)
@@ -124,6 +124,34 @@ def to_docs(rec, ids, p, sampled, start, doc, who, pool_text, meta, student, tt,
     return dict(tok=t.astype(np.int16), weight=weight, soft=soft.astype(np.int32), sid=sid, sp=sp_.astype(np.float16), len=nd.astype(np.int64)), stats
 
 
+SHARED = {}
+
+
+def _slots(r):
+    x = SHARED
+    return to_docs(*(v[:, r[0] : r[1]] for v in x["arrays"]), x["pool_text"], x["tables"])
+
+
+def convert(arrays, pool_text, tables, procs):
+    """to_docs over ranges of slots in forked processes (numpy only), joined"""
+    B = arrays[0].shape[1]
+    cuts = [(B * i // procs, B * (i + 1) // procs) for i in range(procs)]
+    SHARED.update(arrays=arrays, pool_text=pool_text, tables=tables)
+    try:
+        if procs == 1:
+            raise OSError("one process")
+        with multiprocessing.get_context("fork").Pool(procs) as pool:
+            res = pool.map(_slots, cuts)
+    except Exception as e:  # noqa: BLE001
+        print("post-processing in one process:", e, flush=True)
+        res = [_slots(c) for c in cuts]
+    base = 0
+    for d, _ in res:
+        d["soft"] = np.where(d["soft"] >= 0, d["soft"] + base, d["soft"]).astype(np.int32)
+        base += len(d["sid"])
+    return {k: np.concatenate([d[k] for d, _ in res]) for k in res[0][0]}, {k: sum(s[k] for _, s in res) for k in res[0][1]}
+
+
 def main():
     a = argparse.ArgumentParser()
     a.add_argument("--teacher", required=True)
@@ -132,8 +160,9 @@ def main():
     a.add_argument("--steps", type=int, default=0)
     a.add_argument("--seed", type=int, default=1)
     a.add_argument("--batch", type=int, default=4096)
-    a.add_argument("--ctx", type=int, default=512)
-    a.add_argument("--pool", type=int, default=120000)
+    a.add_argument("--ctx", type=int, default=320)
+    a.add_argument("--pool", type=int, default=60000)
+    a.add_argument("--procs", type=int, default=max(1, (os.cpu_count() or 1) // 5))
     a.add_argument("--max-steps", type=int, default=14000)
     a.add_argument("--no-triton", action="store_true")
     a = a.parse_args()
@@ -145,6 +174,7 @@ def main():
     t0 = time.time()
     g, W = T.load(a.teacher, dev, dt)
     tt = tok.teacher_tokenizer(g.meta)
+    tables = (*ext_table(g.meta, tok.build(g.meta)), banned(g.meta, tt))
     seed = a.seed * 1000 + rank
     pn = prompts.build(tt, a.pool, seed)
     pool_text = (pn["rec"][:, 0] == prompts.NOTHING) & (pn["feed"][:, 0] == T.EOT)
@@ -186,7 +216,7 @@ def main():
     t2 = time.time()
     print(f"[{rank}] {n} steps, {n * a.batch / 1e6:.1f} M tokens, {n * a.batch / (t2 - t1):.0f} tokens/s", flush=True)
     c = lambda x: x[:n].cpu().numpy()
-    docs, stats = to_docs(c(rec), c(ids).view(np.uint16), c(p), c(sampled), c(start), c(doc), c(who), pool_text, g.meta, tok.build(g.meta), tt)
+    docs, stats = convert((c(rec), c(ids).view(np.uint16), c(p), c(sampled), c(start), c(doc), c(who)), pool_text, tables, a.procs)
     docs = {k: torch.from_numpy(np.ascontiguousarray(v)) for k, v in docs.items()}
     os.makedirs(a.out, exist_ok=True)
     torch.save(docs, f"{a.out}/teacher{rank}.tmp")

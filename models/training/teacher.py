@@ -161,7 +161,7 @@ class Generator:
         p = torch.softmax(v / temp[:, None], -1)
         p = torch.where(p >= self.min_p * p[:, :1], p, torch.zeros_like(p))
         again = self.seen.gather(1, self._hash(self.hist, i))
-        p = torch.where(again, p * 0.02 + 1e-9, p)  # a 4-gram that the document already has
+        p = torch.where(again, p * 0.002 + 1e-9, p)  # a 4-gram that the document already has
         p = p / p.sum(-1, keepdim=True)
         p, order = p.sort(-1, descending=True)
         i = i.gather(1, order)

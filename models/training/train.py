@@ -114,11 +114,12 @@ def save_latents(path, m, latent, meta):
     top = x.abs().amax(1, keepdim=True).clamp(min=1e-8)
     q = (x.abs() / top * 127).round().clamp(1, 127)
     q = torch.where(x >= 0, q, -q).to(torch.int8).view(-1).cpu()
+    s = x.abs().mean(1).to(torch.bfloat16).cpu()  # the binary scale, exactly
     n = q.numel()
     parts = 4
     for i in range(parts):
         a, b = n * i // parts // 128 * 128, n * (i + 1) // parts // 128 * 128 if i + 1 < parts else n
-        torch.save(dict(start=a, q=q[a:b].clone(), top=top.view(-1)[a // 128 : b // 128].half().cpu().clone(), small=m.small.cpu() if i == 0 else None), f"{path}.{i}.pt")
+        torch.save(dict(start=a, q=q[a:b].clone(), top=top.view(-1)[a // 128 : b // 128].half().cpu().clone(), scale=s[a // 128 : b // 128].clone(), small=m.small.cpu() if i == 0 else None), f"{path}.{i}.pt")
     json.dump(meta, open(f"{path}.json", "w"))
 
 
@@ -127,7 +128,10 @@ def load_latents(path, m):
     for i in range(4):
         d = torch.load(f"{path}.{i}.pt")
         k = len(d["q"])
-        latent[d["start"] : d["start"] + k] = (d["q"].view(-1, 128).float() / 127 * d["top"].float()[:, None]).view(-1)
+        x = d["q"].view(-1, 128).float() / 127 * d["top"].float()[:, None]
+        if "scale" in d:  # make the mean magnitude round to the recorded scale again
+            x = x * (d["scale"].float() / x.abs().mean(1).clamp(min=1e-12))[:, None]
+        latent[d["start"] : d["start"] + k] = x.view(-1)
         if d["small"] is not None:
             m.small.copy_(d["small"])
     return latent
@@ -142,9 +146,9 @@ def main():
     A("--mode", default="binary", choices=list(quant.MODES)); A("--opt", default="adam", choices=["adam", "muon"])
     A("--lr", type=float, default=2e-3); A("--lr-small", type=float, default=2e-3); A("--wd", type=float, default=0.1)
     A("--warmup", type=float, default=0.02); A("--alpha", type=float, default=0.1); A("--mtp-rows", type=int, default=8); A("--mtp-weight", type=float, default=0.3)
-    A("--seed", type=int, default=1); A("--resume", default=""); A("--config", default="{}"); A("--tag", default="run")
+    A("--seed", type=int, default=1); A("--resume", default=""); A("--resume-pack", default=""); A("--config", default="{}"); A("--tag", default="run")
     A("--eval-every", type=int, default=500); A("--save-every", type=float, default=240); A("--no-compile", action="store_true"); A("--solo", action="store_true")
-    A("--proc-fraction", type=float, default=1.0); A("--final-lr", type=float, default=0.01); A("--time-offset", type=float, default=0)
+    A("--proc-fraction", type=float, default=1.0); A("--final-lr", type=float, default=0.01); A("--time-offset", type=float, default=0); A("--profile", action="store_true")
     a = ap.parse_args()
     rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
     cuda = torch.cuda.is_available()
@@ -163,6 +167,13 @@ def main():
     m.init_small(gen)
     if a.resume:
         latent = load_latents(a.resume, m)
+    if a.resume_pack:  # only signs and scales are known: every latent starts at its group's scale
+        import export
+
+        old = export.read_pack(a.resume_pack)
+        with torch.no_grad():
+            latent = old.w.clone()
+            m.small.copy_(old.small)
     latent = latent.to(dev)
     qfun = quant.MODES[a.mode]
     qf = torch.compile(qfun) if cuda else qfun
@@ -224,6 +235,13 @@ def main():
         if progress >= 1:
             break
         lr = a.lr * min(1, (progress + 1e-3) / a.warmup if a.warmup else 1) * max(a.final_lr, 1 - max(0, progress - a.warmup) / (1 - a.warmup))
+        if a.profile and step == 60:
+            prof = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA])
+            prof.__enter__()
+        if a.profile and step == 63:
+            torch.cuda.synchronize()
+            prof.__exit__(None, None, None)
+            say(prof.key_averages().table(sort_by="cuda_time_total", row_limit=28, max_name_column_width=60)[:9000])
         ids, nxt, tids, tp, w = next(it)
         m.zero_grad()
         l, lm = loss_of(ids, nxt, tids, tp, w, a.mtp_rows)

@@ -103,7 +103,7 @@ def config_json(c, mode):
 
 def generation_json(c):
     end = c.vocab - 9
-    return {"bos_token_id": end, "do_sample": True, "eos_token_id": [end + 2, end], "pad_token_id": end, "temperature": 0.6, "top_k": 20, "top_p": 0.9}
+    return {"bos_token_id": end, "do_sample": True, "eos_token_id": [end + 2, end], "pad_token_id": end, "repetition_penalty": 1.1, "temperature": 0.6, "top_k": 20, "top_p": 0.9}
 
 
 def read_pack(path, device="cpu", dtype=torch.float32):

@@ -179,7 +179,8 @@ def main():
     pn = prompts.build(tt, a.pool, seed)
     pool_text = (pn["rec"][:, 0] == prompts.NOTHING) & (pn["feed"][:, 0] == T.EOT)
     to = lambda d: {k: torch.from_numpy(v).to(dev) for k, v in d.items()}
-    gen = T.Generator(W, to(pn), to(prompts.headers(tt)), dev, dt, a.batch, a.ctx, use_triton=not a.no_triton, compile=cuda, seed=seed)
+    gen = T.Generator(W, to(pn), to(prompts.headers(tt)), dev, dt, a.batch, a.ctx, use_triton=not a.no_triton, compile=cuda, seed=seed,
+                      newline=torch.tensor([t.startswith("Ċ") for t in g.meta["tokenizer.ggml.tokens"]]), one=g.meta["tokenizer.ggml.tokens"].index("1"))
     print(f"[{rank}] ready after {time.time() - t0:.0f} s", flush=True)
     if cuda and not a.no_triton:  # the Triton attention against the plain one, on random numbers
         B = 64

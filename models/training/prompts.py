@@ -49,7 +49,7 @@ def fill(r, s):
 def one(r):
     """-> (pieces [(text, recorded?)], sampled turns, first sampled role (0 assistant, 1 user), temperature)"""
     x = r.random()
-    temp = r.choice([0.3, 0.4, 0.5, 0.5, 0.6, 0.6, 0.7, 0.8])
+    temp = r.choice([0.4, 0.5, 0.6, 0.6, 0.7, 0.7, 0.8, 0.9])
     if x < 0.20:  # the teacher invents the user turn
         sys = r.choice(MAGPIE)
         return [(f"<|im_start|>system\n{sys}<|im_end|>\n", False), ("<|im_start|>user\n", True)], r.choice([2, 2, 2, 2, 4]), 1, temp
@@ -86,6 +86,7 @@ def build(tt, n, seed, width=96):
     r = random.Random(seed)
     feed, rec = np.zeros((n, width), np.int64), np.full((n, width), NOTHING, np.int64)
     length, turns, first, temp, temp_user = np.zeros(n, np.int64), np.zeros(n, np.int64), np.zeros(n, np.int64), np.zeros(n, np.float32), np.zeros(n, np.float32)
+    limit = np.zeros(n, np.int64)  # after so many sampled tokens an answer ends at a line break
     i = 0
     while i < n:
         parts, t, f, te = one(r)
@@ -100,8 +101,9 @@ def build(tt, n, seed, width=96):
             continue
         feed[i, : len(ids)], rec[i, : len(ids)] = ids, rc
         length[i], turns[i], first[i], temp[i], temp_user[i] = len(ids), t, f, te, r.choice([0.7, 0.8, 0.9, 1.0])
+        limit[i] = r.choice([30, 45, 60, 80, 110, 150, 200])
         i += 1
-    return dict(feed=feed, rec=rec, length=length, turns=turns, first=first, temp=temp, temp_user=temp_user)
+    return dict(feed=feed, rec=rec, length=length, turns=turns, first=first, temp=temp, temp_user=temp_user, limit=limit)
 
 
 def headers(tt):

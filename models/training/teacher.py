@@ -121,7 +121,7 @@ class Generator:
     segments), first [P] (0: the first sampled segment is an assistant turn, 1: it is a user turn), temp [P].
     Headers between turns: hdr_feed / hdr_rec [2, Lh], hdr_len [2]; index 0 leads into an assistant turn, 1 into a user turn."""
 
-    def __init__(self, W, pool, hdr, device, dtype, batch, ctx, topk=16, cand=24, min_p=0.03, use_triton=True, compile=True, seed=0):
+    def __init__(self, W, pool, hdr, device, dtype, batch, ctx, topk=16, cand=24, min_p=0.03, use_triton=True, compile=True, seed=0, newline=None, one=-1):
         self.W, self.B, self.T, self.K, self.cand, self.min_p = W, batch, ctx, topk, cand, min_p
         self.dev, self.pool, self.hdr = device, pool, hdr
         z = lambda *s, d=torch.long: torch.zeros(*s, dtype=d, device=device)
@@ -147,6 +147,9 @@ class Generator:
         self.logits = torch.zeros(batch, V, dtype=dtype, device=device)
         self.seen = z(batch, 4096, d=torch.bool)  # hashed 4-grams of the running document
         self.hist = z(batch, 3)  # its last three tokens
+        # an answer that has passed its limit ends at the next line break, unless it is a list: the teacher rambles
+        self.newline = torch.zeros(V, dtype=torch.bool, device=device) if newline is None else newline.to(device)
+        self.one, self.is_list = one, z(batch, d=torch.bool)
         torch.manual_seed(seed)
         self.graph = None
 
@@ -176,6 +179,11 @@ class Generator:
         temp = torch.where(self.who == 1, P["temp_user"][self.doc], P["temp"][self.doc])
         s_tok, ids, p = self.choose(self.logits, temp)
         forced = self.src < 3
+        self.is_list.copy_(torch.where(~forced & (self.off == 0), s_tok == self.one, self.is_list))
+        end = ~forced & (self.who == 0) & (self.off >= P["limit"][self.doc]) & self.newline[s_tok] & ~self.is_list
+        s_tok = torch.where(end, torch.full_like(s_tok, IM_END), s_tok)
+        ids = torch.where(end[:, None], torch.full_like(ids, IM_END), ids)
+        p = torch.where(end[:, None], torch.nn.functional.one_hot(torch.zeros_like(s_tok), self.K).to(p.dtype), p)
         Lp, Lh = P["feed"].shape[1], hdr["feed"].shape[1]
         offp, offh = self.off.clamp(max=Lp - 1), self.off.clamp(max=Lh - 1)
         h = (self.src - 1).clamp(0, 1)

@@ -8,6 +8,12 @@ use super::kv;
 use super::vector::{LANES, Vector};
 use onebit_ops::{KvFormat, PAGE_ROWS};
 
+/// Head vectors that are widened at once.
+pub(crate) const ROWS: usize = 8;
+
+/// Queries that share a loaded key.
+const SHARE: usize = 4;
+
 /// One head of one page.
 pub(crate) struct Page<'a> {
     pub format: KvFormat,
@@ -29,31 +35,17 @@ pub(crate) struct Queries<'a> {
     pub out: &'a mut [f32],
     /// `[query][PAGE_ROWS]`.
     pub scores: &'a mut [f32],
-    /// One head vector.
-    pub head: &'a mut [f32],
+    /// `ROWS` head vectors.
+    pub heads: &'a mut [f32],
 }
 
 #[inline(always)]
 pub(crate) fn attend_page<V: Vector>(page: &Page<'_>, q: &mut Queries<'_>) {
-    let dim = page.dim;
-    let stride = page.format.head_bytes(dim);
     let rows = q.seen.iter().copied().max().unwrap_or(0);
-    for (t, bytes) in page.keys.chunks_exact(stride).enumerate().take(rows) {
-        kv::load::<V>(page.format, bytes, q.head);
-        for ((query, scores), seen) in
-            q.queries.chunks_exact(dim).zip(q.scores.chunks_exact_mut(PAGE_ROWS)).zip(&*q.seen)
-        {
-            if t < *seen {
-                scores[t] = dot::<V>(query, q.head);
-            }
-        }
-    }
-    for (i, seen) in q.seen.iter().enumerate() {
+    score_keys::<V>(page, q, rows);
+    for (i, seen) in q.seen.iter().enumerate().filter(|(_, seen)| **seen > 0) {
         let scores = &mut q.scores[i * PAGE_ROWS..][..PAGE_ROWS];
         scores[*seen..].fill(f32::NEG_INFINITY);
-        if *seen == 0 {
-            continue;
-        }
         let [old, sum] = q.state[i];
         // f32::max drops NaN; a poisoned row shows in the sum.
         let top = scores.iter().copied().fold(old, f32::max);
@@ -66,47 +58,92 @@ pub(crate) fn attend_page<V: Vector>(page: &Page<'_>, q: &mut Queries<'_>) {
         let keep = V::splat(old - top).exp().to_array()[0];
         q.state[i] = [top, sum * keep + total.sum()];
         if keep != 1.0 {
-            let out = &mut q.out[i * dim..(i + 1) * dim];
+            let out = &mut q.out[i * page.dim..(i + 1) * page.dim];
             out.iter_mut().for_each(|o| *o *= keep);
         }
     }
-    for (t, bytes) in page.values.chunks_exact(stride).enumerate().take(rows) {
-        kv::load::<V>(page.format, bytes, q.head);
-        for ((out, scores), seen) in q.out.chunks_exact_mut(dim).zip(q.scores.chunks_exact(PAGE_ROWS)).zip(&*q.seen) {
-            if t < *seen {
-                axpy::<V>(scores[t], q.head, out);
+    add_values::<V>(page, q, rows);
+}
+
+/// The scores of every query over the first `rows` keys.
+#[inline(always)]
+fn score_keys<V: Vector>(page: &Page<'_>, q: &mut Queries<'_>, rows: usize) {
+    let (dim, stride) = (page.dim, page.format.head_bytes(page.dim));
+    for (t, bytes) in page.keys.chunks_exact(stride).enumerate().take(rows) {
+        let key = &mut q.heads[..dim];
+        kv::load::<V>(page.format, bytes, key);
+        // Queries that do not see the key get a score too, which is overwritten.
+        let (mut queries, mut scores) = (q.queries.chunks_exact(SHARE * dim), q.scores.chunks_mut(SHARE * PAGE_ROWS));
+        for (queries, scores) in queries.by_ref().zip(scores.by_ref()) {
+            let dots = dots::<V, SHARE>(queries, key);
+            for (scores, dot) in scores.chunks_exact_mut(PAGE_ROWS).zip(dots) {
+                scores[t] = dot;
+            }
+        }
+        if let Some(scores) = scores.next() {
+            for (query, scores) in queries.remainder().chunks_exact(dim).zip(scores.chunks_exact_mut(PAGE_ROWS)) {
+                [scores[t]] = dots::<V, 1>(query, key);
             }
         }
     }
 }
 
-/// `sum a b`, in four chains.
+/// Adds the first `rows` values, weighted by the scores, to the outputs of the queries that see them.
 #[inline(always)]
-pub(crate) fn dot<V: Vector>(a: &[f32], b: &[f32]) -> f32 {
-    let mut chains = [V::zero(); 4];
-    let ((av, at), (bv, bt)) = (a.as_chunks::<LANES>(), b.as_chunks::<LANES>());
-    let ((aq, ar), (bq, br)) = (av.as_chunks::<4>(), bv.as_chunks::<4>());
-    for (a, b) in aq.iter().zip(bq) {
-        for (c, (a, b)) in chains.iter_mut().zip(a.iter().zip(b)) {
-            *c = V::load(a).mul_add(V::load(b), *c);
+fn add_values<V: Vector>(page: &Page<'_>, q: &mut Queries<'_>, rows: usize) {
+    let (dim, stride) = (page.dim, page.format.head_bytes(page.dim));
+    for first in (0..rows).step_by(ROWS) {
+        let heads = &mut q.heads[..ROWS * dim];
+        for (bytes, head) in page.values[first * stride..].chunks_exact(stride).zip(heads.chunks_exact_mut(dim)) {
+            kv::load::<V>(page.format, bytes, head);
+        }
+        for ((out, scores), seen) in q.out.chunks_exact_mut(dim).zip(q.scores.chunks_exact(PAGE_ROWS)).zip(&*q.seen) {
+            let weights = &scores[first..first + ROWS.min(seen.saturating_sub(first))];
+            let (vectors, tail) = out.as_chunks_mut::<LANES>();
+            let at = vectors.len() * LANES;
+            for (i, out) in vectors.iter_mut().enumerate() {
+                let mut sum = V::load(out);
+                for (p, value) in weights.iter().zip(heads.chunks_exact(dim)) {
+                    sum = V::load(&value.as_chunks().0[i]).mul_add(V::splat(*p), sum);
+                }
+                sum.store(out);
+            }
+            for (p, value) in weights.iter().zip(heads.chunks_exact(dim)) {
+                tail.iter_mut().zip(&value[at..]).for_each(|(o, v)| *o += p * v);
+            }
         }
     }
-    for (c, (a, b)) in chains.iter_mut().zip(ar.iter().zip(br)) {
-        *c = V::load(a).mul_add(V::load(b), *c);
-    }
-    let tail: f32 = at.iter().zip(bt).map(|(a, b)| a * b).sum();
-    chains[0].add(chains[1]).add(chains[2].add(chains[3])).sum() + tail
 }
 
-/// `y += a x`.
+/// `sum q k` for some queries, each in two chains whatever their number.
 #[inline(always)]
-pub(crate) fn axpy<V: Vector>(a: f32, x: &[f32], y: &mut [f32]) {
-    let (xv, xt) = x.as_chunks::<LANES>();
-    let (yv, yt) = y.as_chunks_mut::<LANES>();
-    for (x, y) in xv.iter().zip(yv) {
-        V::load(x).mul_add(V::splat(a), V::load(y)).store(y);
+fn dots<V: Vector, const N: usize>(queries: &[f32], key: &[f32]) -> [f32; N] {
+    let dim = key.len();
+    let (vectors, tail) = key.as_chunks::<LANES>();
+    let (pairs, last) = vectors.as_chunks::<2>();
+    let mut rows = [&[][..]; N];
+    for (row, query) in rows.iter_mut().zip(queries.chunks_exact(dim)) {
+        *row = query.as_chunks::<LANES>().0;
     }
-    for (x, y) in xt.iter().zip(yt) {
-        *y += a * x;
+    let mut sums = [[V::zero(); 2]; N];
+    for (i, pair) in pairs.iter().enumerate() {
+        for (j, k) in pair.iter().enumerate() {
+            let k = V::load(k);
+            for (sum, row) in sums.iter_mut().zip(rows) {
+                sum[j] = V::load(&row[2 * i + j]).mul_add(k, sum[j]);
+            }
+        }
     }
+    for k in last {
+        let k = V::load(k);
+        for (sum, row) in sums.iter_mut().zip(rows) {
+            sum[0] = V::load(&row[2 * pairs.len()]).mul_add(k, sum[0]);
+        }
+    }
+    let mut out = [0.0; N];
+    for ((out, sum), query) in out.iter_mut().zip(sums).zip(queries.chunks_exact(dim)) {
+        let rest: f32 = query[dim - tail.len()..].iter().zip(tail).map(|(a, b)| a * b).sum();
+        *out = sum[0].add(sum[1]).sum() + rest;
+    }
+    out
 }

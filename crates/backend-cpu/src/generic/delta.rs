@@ -10,7 +10,7 @@
 //!
 //! a second one writes S'.
 
-use super::attention::dot;
+use super::rows::dot;
 use super::vector::{LANES, Vector};
 
 /// Columns of a slab.

@@ -119,17 +119,15 @@ pub(crate) fn float_blocks<V: Vector>(segment: &Segment, blocks: Range<usize>, x
                 }
                 (stored.map(|s| s.mul(V::splat(layout.factor / step))), bias)
             };
-            for (m, acc) in acc.chunks_exact_mut(BLOCK).enumerate() {
-                let x_row = &x.values[m * layout.cols..(m + 1) * layout.cols];
-                let dot = dot_tile::<V>(tile, &x_row[columns.clone()]);
-                let x_sum = V::splat(if bias.is_some() { x.sum(layout, m, g) } else { 0.0 });
-                for (i, acc) in acc.as_chunks_mut::<LANES>().0.iter_mut().enumerate() {
-                    let mut sum = dot[i].mul_add(scale[i], V::load(acc));
-                    if let Some(bias) = &bias {
-                        sum = bias[i].mul_add(x_sum, sum);
-                    }
-                    sum.store(acc);
-                }
+            let group = FloatGroup { layout, g, tile, scale, bias };
+            let mut m = 0;
+            while m < x.rows {
+                let rows = &mut acc[m * BLOCK..];
+                m += match x.rows - m {
+                    1 => group.add::<1>(x, m, rows),
+                    2 => group.add::<2>(x, m, rows),
+                    _ => group.add::<3>(x, m, rows),
+                };
             }
         }
         for (m, acc) in acc.chunks_exact_mut(BLOCK).enumerate() {
@@ -138,32 +136,48 @@ pub(crate) fn float_blocks<V: Vector>(segment: &Segment, blocks: Range<usize>, x
     }
 }
 
-/// `sum_k tile[k] * x[k]` for 32 rows.
-#[inline(always)]
-fn dot_tile<V: Vector>(tile: &[Lanes<f32>], x: &[f32]) -> [V; QUARTERS] {
-    // Even and odd columns apart: eight chains hide the latency of the additions.
-    let mut sums = [[V::zero(); QUARTERS]; 2];
-    let (pairs, last) = tile.as_chunks::<2>();
-    let (x_pairs, x_last) = x.as_chunks::<2>();
-    for (pair, x) in pairs.iter().zip(x_pairs) {
-        for j in 0..2 {
-            let x = V::splat(x[j]);
-            for (s, w) in sums[j].iter_mut().zip(pair[j].as_chunks::<LANES>().0) {
-                *s = V::load(w).mul_add(x, *s);
+/// One unpacked record.
+struct FloatGroup<'a, V> {
+    layout: &'a Layout,
+    g: usize,
+    /// `[column][row of the block]`.
+    tile: &'a [Lanes<f32>],
+    scale: [V; QUARTERS],
+    bias: Option<[V; QUARTERS]>,
+}
+
+impl<V: Vector> FloatGroup<'_, V> {
+    /// Adds the group to the results of `M` activation rows; returns M. Three rows fill the registers. A row's sum is
+    /// one chain whatever M is.
+    #[inline(always)]
+    fn add<const M: usize>(&self, x: &FloatRows<'_>, first: usize, acc: &mut [f32]) -> usize {
+        let (cols, start) = (self.layout.cols, self.g * self.layout.group);
+        let mut rows = [&[][..]; M];
+        for (m, row) in rows.iter_mut().enumerate() {
+            *row = &x.values[(first + m) * cols + start..][..self.tile.len()];
+        }
+        let mut dots = [[V::zero(); QUARTERS]; M];
+        for (k, column) in self.tile.iter().enumerate() {
+            let column = column.as_chunks::<LANES>().0;
+            for (dots, row) in dots.iter_mut().zip(rows) {
+                let x = V::splat(row[k]);
+                for (dot, w) in dots.iter_mut().zip(column) {
+                    *dot = V::load(w).mul_add(x, *dot);
+                }
             }
         }
-    }
-    for (column, x) in last.iter().zip(x_last) {
-        let x = V::splat(*x);
-        for (s, w) in sums[0].iter_mut().zip(column.as_chunks::<LANES>().0) {
-            *s = V::load(w).mul_add(x, *s);
+        for (m, (dots, acc)) in dots.iter().zip(acc.chunks_exact_mut(BLOCK)).enumerate() {
+            let x_sum = V::splat(if self.bias.is_some() { x.sum(self.layout, first + m, self.g) } else { 0.0 });
+            for (i, acc) in acc.as_chunks_mut::<LANES>().0.iter_mut().enumerate() {
+                let mut sum = dots[i].mul_add(self.scale[i], V::load(acc));
+                if let Some(bias) = &self.bias {
+                    sum = bias[i].mul_add(x_sum, sum);
+                }
+                sum.store(acc);
+            }
         }
+        M
     }
-    let [mut even, odd] = sums;
-    for (e, o) in even.iter_mut().zip(odd) {
-        *e = e.add(o);
-    }
-    even
 }
 
 /// The portable integer form: codes are unpacked inside the tile, whatever the layout.

@@ -27,36 +27,33 @@ fn padded<V: Vector>(x: &[f32]) -> V {
     V::load(&full)
 }
 
-/// Sum of squares, in four chains.
+/// `sum a b` of equal lengths, in four chains.
 #[inline(always)]
-fn square_sum<V: Vector>(x: &[f32]) -> f32 {
+pub(crate) fn dot<V: Vector>(a: &[f32], b: &[f32]) -> f32 {
     let mut chains = [V::zero(); 4];
-    let (vectors, tail) = x.as_chunks::<LANES>();
-    let (quads, rest) = vectors.as_chunks::<4>();
-    for quad in quads {
-        for (c, v) in chains.iter_mut().zip(quad) {
-            let v = V::load(v);
-            *c = v.mul_add(v, *c);
+    let ((av, at), (bv, bt)) = (a.as_chunks::<LANES>(), b.as_chunks::<LANES>());
+    let ((aq, ar), (bq, br)) = (av.as_chunks::<4>(), bv.as_chunks::<4>());
+    for (a, b) in aq.iter().zip(bq) {
+        for (c, (a, b)) in chains.iter_mut().zip(a.iter().zip(b)) {
+            *c = V::load(a).mul_add(V::load(b), *c);
         }
     }
-    for (c, v) in chains.iter_mut().zip(rest) {
-        let v = V::load(v);
-        *c = v.mul_add(v, *c);
+    for (c, (a, b)) in chains.iter_mut().zip(ar.iter().zip(br)) {
+        *c = V::load(a).mul_add(V::load(b), *c);
     }
-    let v: V = padded(tail);
-    chains[3] = v.mul_add(v, chains[3]);
+    chains[3] = padded::<V>(at).mul_add(padded(bt), chains[3]);
     chains[0].add(chains[1]).add(chains[2].add(chains[3])).sum()
 }
 
 #[inline(always)]
 pub(crate) fn rms_norm<V: Vector>(x: &[f32], gain: &[f32], eps: f32, out: &mut [f32]) {
-    let inverse = V::splat(1.0 / (square_sum::<V>(x) / x.len() as f32 + eps).sqrt());
+    let inverse = V::splat(1.0 / (dot::<V>(x, x) / x.len() as f32 + eps).sqrt());
     zip2::<V>(x, gain, out, |x, g| x.mul(inverse).mul(g));
 }
 
 #[inline(always)]
 pub(crate) fn l2_norm<V: Vector>(x: &[f32], eps: f32, factor: f32, out: &mut [f32]) {
-    let inverse = V::splat(factor / (square_sum::<V>(x) + eps).sqrt());
+    let inverse = V::splat(factor / (dot::<V>(x, x) + eps).sqrt());
     zip2::<V>(x, x, out, |x, _| x.mul(inverse));
 }
 

@@ -5,16 +5,19 @@ use crate::layout::{BLOCK, Codes, Lanes, Layout, Segment};
 use onebit_quant::ParamType;
 
 /// Values (code - center) of one record, column by column.
+#[inline(always)]
 pub(crate) fn values(layout: &Layout, record: &[u8], tile: &mut [Lanes<i8>]) {
     let codes = &record[..layout.code_bytes()];
     let unit = layout.order.unit;
     match layout.codes {
         Codes::Bits1 => {
             for (units, tile) in codes.chunks_exact(BLOCK * unit).zip(tile.chunks_exact_mut(8 * unit)) {
-                for (r, place) in layout.order.position.iter().enumerate() {
-                    let bytes = &units[usize::from(*place) * unit..][..unit];
+                for (u, tile) in tile.as_chunks_mut::<8>().0.iter_mut().enumerate() {
+                    let bytes = in_row_order(layout, units, u);
                     for (c, column) in tile.iter_mut().enumerate() {
-                        column[r] = (((bytes[c / 8] >> (c % 8)) & 1) * 2) as i8 - 1;
+                        for (v, byte) in column.iter_mut().zip(&bytes) {
+                            *v = if byte & (1 << c) == 0 { -1 } else { 1 };
+                        }
                     }
                 }
             }
@@ -22,11 +25,13 @@ pub(crate) fn values(layout: &Layout, record: &[u8], tile: &mut [Lanes<i8>]) {
         Codes::Bits2 => {
             for (units, tile) in codes.chunks_exact(2 * BLOCK * unit).zip(tile.chunks_exact_mut(8 * unit)) {
                 let (low, high) = units.split_at(BLOCK * unit);
-                for (r, place) in layout.order.position.iter().enumerate() {
-                    let at = usize::from(*place) * unit;
+                for (u, tile) in tile.as_chunks_mut::<8>().0.iter_mut().enumerate() {
+                    let (low, high) = (in_row_order(layout, low, u), in_row_order(layout, high, u));
                     for (c, column) in tile.iter_mut().enumerate() {
-                        let bit = |plane: &[u8]| (plane[at + c / 8] >> (c % 8)) & 1;
-                        column[r] = (bit(low) + 2 * bit(high)) as i8 - 1;
+                        for (v, (low, high)) in column.iter_mut().zip(low.iter().zip(&high)) {
+                            let (low, high) = (low & (1 << c) != 0, high & (1 << c) != 0);
+                            *v = i8::from(low) + 2 * i8::from(high) - 1;
+                        }
                     }
                 }
             }
@@ -52,6 +57,16 @@ pub(crate) fn values(layout: &Layout, record: &[u8], tile: &mut [Lanes<i8>]) {
         }
         Codes::Dense(_) => unreachable!("dense records hold floats"),
     }
+}
+
+/// Byte `u` of every row in a unit.
+#[inline(always)]
+fn in_row_order(layout: &Layout, units: &[u8], u: usize) -> Lanes<u8> {
+    let mut bytes = [0; BLOCK];
+    for (byte, place) in bytes.iter_mut().zip(&layout.order.position) {
+        *byte = units[usize::from(*place) * layout.order.unit + u];
+    }
+    bytes
 }
 
 /// Columns of one dense record as floats.

@@ -2,7 +2,7 @@
 
 use super::{Frame, PerWorker};
 use crate::cache::{page_head, page_head_bytes};
-use crate::generic::attention::{Page, Queries};
+use crate::generic::attention::{self, Page, Queries};
 use crate::memory::{Carve, Disjoint, carved_bytes};
 use onebit_ops::{KvSpec, PAGE_ROWS, Segment, Tensor, View};
 
@@ -25,7 +25,7 @@ pub(crate) fn scratch(q: View, k: View) -> usize {
     let queries = ROWS * (q.heads / k.heads);
     2 * carved_bytes::<f32>(queries * q.dim)
         + carved_bytes::<f32>(queries * PAGE_ROWS)
-        + carved_bytes::<f32>(q.dim)
+        + carved_bytes::<f32>(attention::ROWS * q.dim)
         + carved_bytes::<[f32; 2]>(queries)
         + carved_bytes::<usize>(queries)
 }
@@ -85,7 +85,7 @@ fn attend(frame: &mut Frame<'_>, op: Attention) {
             queries: carve.take(count * op.q.dim),
             out: carve.take(count * op.q.dim),
             scores: carve.take(count * PAGE_ROWS),
-            head: carve.take(op.q.dim),
+            heads: carve.take(attention::ROWS * op.q.dim),
             state: carve.take(count),
             seen: carve.take(count),
         };

@@ -28,7 +28,8 @@ pub(crate) fn conv_silu(
     let (exec, segments) = (frame.exec, &frame.inputs.segments);
     for segment in segments {
         let (shape, index, range) = frame.cache.record(segment.slot, layer)?;
-        let keep = segment.accepted;
+        // A second segment of the same slot finds nothing held.
+        let keep = segment.accepted.min(frame.cache.pending[index].0);
         let record = &mut frame.cache.slots.floats_mut()[range];
         let window = shape.window();
         for i in (0..keep).filter(|_| !window.is_empty()) {
@@ -113,7 +114,7 @@ pub(crate) fn gated_delta(frame: &mut Frame<'_>, op: Delta) -> Result<(), OpErro
     let worker_scratch = PerWorker::new(frame.worker_scratch, exec.pool.threads());
     for segment in &frame.inputs.segments {
         let (shape, index, range) = frame.cache.record(segment.slot, op.layer)?;
-        let keep = segment.accepted;
+        let keep = segment.accepted.min(frame.cache.pending[index].1);
         let record = &mut frame.cache.slots.floats_mut()[range];
         let (state, pending) = record.split_at_mut(shape.delta().end);
         let pending_row = |i: usize| {

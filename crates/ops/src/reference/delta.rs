@@ -3,7 +3,7 @@
 //! Formula: Yang, Kautz, Hatamizadeh, "Gated Delta Networks" (2024), in the form that Qwen3-Next and Qwen3.5 use.
 
 use super::{Frame, SlotMemory, memory, pointwise};
-use crate::{Cache, HeadMap, OpError, Segment, StepInputs, View};
+use crate::{Cache, HeadMap, Op, OpError, Program, Segment, StepInputs, View};
 
 /// What one token does to the matrices of all value heads.
 #[derive(Clone)]
@@ -22,16 +22,20 @@ fn slot<'a>(slots: &'a mut [Vec<SlotMemory>], segment: &Segment, layer: usize) -
     found.ok_or_else(|| OpError::Inputs(format!("state slot {} of {count}, layer {layer}", segment.slot)))
 }
 
-/// Refuses a step that accepts more rows than a slot holds pending.
-pub(super) fn check_accepted(cache: &Cache, inputs: &StepInputs) -> Result<(), OpError> {
-    let memory = memory(cache)?;
-    for segment in &inputs.segments {
-        let layers = memory.slots.get(segment.slot).map_or(&[][..], Vec::as_slice);
-        let pending = layers.iter().map(|l| l.pending_window.len().max(l.pending_delta.len())).min();
-        if let Some(pending) = pending
-            && segment.accepted > pending
-        {
-            return Err(OpError::Inputs(format!("{} rows accepted of {pending} pending", segment.accepted)));
+/// Refuses a step that accepts more rows than a layer of the program holds pending. Layers that the program does not
+/// touch have none, and do not count.
+pub(super) fn check_accepted(cache: &Cache, program: &Program, inputs: &StepInputs) -> Result<(), OpError> {
+    let mut memory = memory(cache)?;
+    for segment in inputs.segments.iter().filter(|s| s.accepted > 0) {
+        for op in &program.ops {
+            let pending = match op {
+                Op::ConvSilu { layer, .. } => slot(&mut memory.slots, segment, *layer)?.pending_window.len(),
+                Op::GatedDelta { layer, .. } => slot(&mut memory.slots, segment, *layer)?.pending_delta.len(),
+                _ => continue,
+            };
+            if segment.accepted > pending {
+                return Err(OpError::Inputs(format!("{} rows accepted of {pending} pending", segment.accepted)));
+            }
         }
     }
     Ok(())

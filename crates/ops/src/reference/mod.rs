@@ -263,7 +263,7 @@ impl Backend for Reference {
         let plan: &ReferencePlan = plan.payload().ok_or(OpError::ForeignHandle("a plan"))?;
         inputs.check(&plan.program, plan.cache.spec(), plan.vocab)?;
         // Before the first op: a refused step must leave every slot as it was.
-        delta::check_accepted(&plan.cache, &inputs)?;
+        delta::check_accepted(&plan.cache, &plan.program, &inputs)?;
         let mut frame = Frame {
             inputs: &inputs,
             cache: &plan.cache,

@@ -37,7 +37,8 @@ impl Findings {
     fn line(&mut self, mark: &str, style: &str, text: &str) {
         let mark = styled(&format!("{mark:<5}"), style, stdout_colours());
         let mut out = std::io::stdout().lock();
-        if let Err(error) = writeln!(out, "{mark} {text}").and_then(|()| out.flush()) {
+        let line = format!("{mark} {text}");
+        if let Err(error) = writeln!(out, "{}", line.trim_end()).and_then(|()| out.flush()) {
             self.broken.get_or_insert(error);
         }
     }

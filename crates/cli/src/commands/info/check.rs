@@ -1,8 +1,9 @@
 //! `--check`: the symmetry of every packed matrix, from its scales and offsets.
 
+use crate::source::{Headers, Source};
 use crate::terminal;
 use anyhow::Result;
-use onebit_checkpoint::Checkpoint;
+use onebit_models::outline;
 use onebit_quant::{Format, Symmetry};
 use serde::Serialize;
 
@@ -31,16 +32,14 @@ pub(super) struct Check {
 /// Longest list of deviating matrices.
 const LISTED: usize = 20;
 
-/// Reads the scales of every packed matrix, the vision tower's left out.
-pub(super) fn read(checkpoint: &Checkpoint) -> Result<Check> {
-    let bases: Vec<String> = checkpoint
-        .packed()
-        .map(|(base, _)| base.to_owned())
-        .filter(|base| !base.contains("vision") && !base.contains("visual"))
-        .collect();
-    let bar = terminal::count_bar("reading scales", bases.len() as u64);
+/// Reads the scales of every packed matrix that a text run loads.
+pub(super) fn read(source: &Source) -> Result<Check> {
+    let checkpoint = source.checkpoint();
+    let (_, outline) = outline(&Headers(checkpoint))?;
+    let bar = terminal::count_bar("reading scales", outline.parts.len() as u64);
     let mut check = Check::default();
-    for base in &bases {
+    for part in outline.parts.iter().filter(|p| p.format.is_packed()) {
+        let base = &part.tensor;
         let Some(matrix) = checkpoint.matrix(base)? else { continue };
         let offsets = matrix.biases.len() as u64;
         check.offset_bytes += offsets;

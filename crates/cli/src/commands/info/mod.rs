@@ -68,8 +68,8 @@ fn describe(word: &str, args: &InfoArgs, backend: &dyn Backend) -> Result<Report
             None
         }
     };
-    if args.check {
-        report.check = Some(check::read(source.checkpoint())?);
+    if args.check && report.model.is_some() {
+        report.check = Some(check::read(&source)?);
     }
     Ok(report)
 }

@@ -46,8 +46,8 @@ pub(super) fn render(report: &Report) -> String {
         line(
             "weights",
             format!(
-                "{:.2} B parameters in {} matrices, {}, {:.3} bits each",
-                m.parameters as f64 / 1e9,
+                "{} parameters in {} matrices, {}, {:.3} bits each",
+                parameters(m.parameters),
                 count(m.matrices as u64),
                 bytes(m.matrix_bytes),
                 m.bits_per_weight
@@ -100,6 +100,11 @@ pub(super) fn render(report: &Report) -> String {
         let _ = write!(out, "\nproblem: {problem}\n");
     }
     out
+}
+
+/// `26.89 B`, `3.1 M`.
+fn parameters(n: u64) -> String {
+    if n >= 100_000_000 { format!("{:.2} B", n as f64 / 1e9) } else { format!("{:.1} M", n as f64 / 1e6) }
 }
 
 fn parts(report: &Report) -> String {

@@ -76,6 +76,19 @@ pub fn open(path: &Path, options: &OpenOptions) -> Result<Checkpoint, Error> {
     open_files(path, folder, files, options)
 }
 
+/// Opens a safetensors model that is part of the program: the bytes of its `config.json` and of its one weight file.
+/// `name` stands where others have a path.
+///
+/// # Errors
+/// Any [`Problem`] of the bytes.
+pub fn open_embedded(name: &Path, config: &[u8], weights: &'static [u8]) -> Result<Checkpoint, Error> {
+    let config = serde_json::from_slice(config)
+        .map_err(|e| Error::new(name, Problem::Json { part: "configuration", why: e.to_string() }))?;
+    let (storage, header) = Storage::embedded(name, weights, safetensors::Header::parse)?;
+    let inventory = Inventory::from_safetensors(name, config, &[("model.safetensors".to_owned(), header)])?;
+    Ok(Checkpoint { inventory, storages: vec![storage] })
+}
+
 /// Decides by the magic; a file too short for one goes by its name, so that its error is that of its container.
 fn is_gguf(path: &Path, name: &str) -> Result<bool, Error> {
     use std::io::Read;

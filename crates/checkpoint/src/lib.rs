@@ -28,7 +28,7 @@ mod sniff;
 mod storage;
 mod tensor;
 
-pub use checkpoint::{Checkpoint, DenseTensor, OpenOptions, open};
+pub use checkpoint::{Checkpoint, DenseTensor, OpenOptions, open, open_embedded};
 pub use error::{Error, Problem};
 pub use inventory::{Container, Inventory, MatrixInfo};
 pub use kind::Kind;

@@ -1,4 +1,4 @@
-//! The bytes of one weight file: mapped, or read into memory. The only unsafe code of the crate is here.
+//! The bytes of one weight file: mapped, read into memory, or part of the program. The only unsafe code of the crate is here.
 //!
 //! **Hazard of mapping.** The operating system serves a mapped page from the file when it is first touched. If
 //! another program shortens the file meanwhile, touching a page beyond the new end kills this process with SIGBUS,
@@ -21,13 +21,15 @@ const FIRST_READ: u64 = 64 << 10;
 enum Bytes {
     Mapped(Mmap),
     Owned(Vec<u8>),
+    Embedded(&'static [u8]),
 }
 
 /// One open weight file.
 #[derive(Debug)]
 pub(crate) struct Storage {
     path: PathBuf,
-    file: File,
+    /// Absent for embedded bytes.
+    file: Option<File>,
     len: u64,
     bytes: Bytes,
 }
@@ -49,35 +51,55 @@ impl Storage {
         }
         let bytes =
             if mmap { Bytes::Mapped(map(&file).map_err(|e| fail(e.into()))?) } else { Bytes::Owned(Vec::new()) };
-        let mut storage = Self { path: path.to_owned(), file, len, bytes };
-        storage.read_to(FIRST_READ)?;
+        let mut storage = Self { path: path.to_owned(), file: Some(file), len, bytes };
+        let header = storage.parse(parse)?;
+        Ok((storage, header))
+    }
+
+    /// Takes bytes of the program itself as a file. `path` stands in messages.
+    pub(crate) fn embedded<T>(
+        path: &Path,
+        bytes: &'static [u8],
+        parse: impl Fn(&[u8], u64) -> Result<Parsed<T>, Problem>,
+    ) -> Result<(Self, T), Error> {
+        let len = bytes.len() as u64;
+        let mut storage = Self { path: path.to_owned(), file: None, len, bytes: Bytes::Embedded(bytes) };
+        let header = storage.parse(parse)?;
+        Ok((storage, header))
+    }
+
+    fn parse<T>(&mut self, parse: impl Fn(&[u8], u64) -> Result<Parsed<T>, Problem>) -> Result<T, Error> {
+        let (path, len) = (self.path.clone(), self.len);
+        let fail = |problem| Error::new(&path, problem);
+        self.read_to(FIRST_READ)?;
         let header = loop {
-            let have = storage.all().len() as u64;
-            sniff::check(storage.all(), len).map_err(fail)?;
-            match parse(storage.all(), len).map_err(fail)? {
+            let have = self.all().len() as u64;
+            sniff::check(self.all(), len).map_err(fail)?;
+            match parse(self.all(), len).map_err(fail)? {
                 Parsed::Header(header) => break header,
                 // Doubling keeps the repeated parsing linear in the header's length.
-                Parsed::NeedBytes(n) if have < len => storage.read_to(n.max(2 * have))?,
+                Parsed::NeedBytes(n) if have < len => self.read_to(n.max(2 * have))?,
                 Parsed::NeedBytes(n) => return Err(fail(Problem::Truncated { wanted: n.max(len + 1), got: len })),
             }
         };
-        storage.read_to(len)?;
-        Ok((storage, header))
+        self.read_to(len)?;
+        Ok(header)
     }
 
     fn all(&self) -> &[u8] {
         match &self.bytes {
             Bytes::Mapped(map) => map,
             Bytes::Owned(bytes) => bytes,
+            Bytes::Embedded(bytes) => bytes,
         }
     }
 
     /// In memory mode, reads on until `target` bytes (at most the whole file) are there.
     fn read_to(&mut self, target: u64) -> Result<(), Error> {
-        let Bytes::Owned(bytes) = &mut self.bytes else { return Ok(()) };
+        let (Bytes::Owned(bytes), Some(file)) = (&mut self.bytes, &self.file) else { return Ok(()) };
         let target = target.min(self.len);
         let more = target.saturating_sub(bytes.len() as u64);
-        let got = (&self.file).take(more).read_to_end(bytes);
+        let got = { file }.take(more).read_to_end(bytes);
         let got = got.map_err(|e| Error::new(&self.path, e.into()))? as u64;
         if got < more {
             let got = bytes.len() as u64;
@@ -88,8 +110,8 @@ impl Storage {
 
     /// `len` bytes from `offset`, after checking that the file still has the length that it was opened with.
     pub(crate) fn slice(&self, offset: u64, len: u64) -> Result<&[u8], Error> {
-        if let Bytes::Mapped(_) = self.bytes {
-            let now = self.file.metadata().map_err(|e| Error::new(&self.path, e.into()))?.len();
+        if let (Bytes::Mapped(_), Some(file)) = (&self.bytes, &self.file) {
+            let now = file.metadata().map_err(|e| Error::new(&self.path, e.into()))?.len();
             if now != self.len {
                 return Err(Error::new(&self.path, Problem::Changed { wanted: self.len, got: now }));
             }

@@ -40,12 +40,14 @@ impl Ends {
         let name = loader.global(EMBED);
         let table = loader.matrix(&name)?;
         let (vocab, hidden) = (table.rows, table.cols);
-        let embed = loader.weight(PartKind::Embedding, "embed", &[(name, [vocab, hidden])])?;
         let head_name = loader.head_name();
         let tied = match tied {
             Some(tied) => tied,
             None => loader.source.matrix(&head_name)?.is_none(),
         };
+        // A tied table is read in full by the head, and only there: reports call it by that use.
+        let label = if tied { "head (tied)" } else { "embed" };
+        let embed = loader.weight(PartKind::Embedding, label, &[(name, [vocab, hidden])])?;
         let head = if tied {
             embed.clone()
         } else {

@@ -240,7 +240,6 @@ impl Op {
         match self {
             Op::Embed { table, .. } => {
                 cost.bytes = table.resident_bytes() / table.rows().max(1) as u64 * rows as u64;
-                cost.label = table.name().to_owned();
             }
             Op::Linear { weight, .. } => {
                 cost.bytes = weight.resident_bytes();

@@ -49,15 +49,29 @@ def an(w):
     return ("an " if w[0] in "aeiou" else "a ") + w
 
 
+SYL = "ba be bi bo da de di do fa fe ga go ha he ka ke ki ko la le li lo ma me mi mo na ne ni no pa pe pi ra re ri ro sa se si so ta te ti to va ve vi wa we ya yo za zo bra dri gra kla kri pre sto tri".split()
+TAIL = ["", "", "n", "r", "s", "l", "m", "x", "nd", "rt", "k"]
+
+
 def name(*used):
+    """mostly from the list; one in four is made up, so that names are copied and not recalled"""
     while True:
-        n = P(*HOLD_NAMES) if HELD else P(*FIRST)
+        if HELD:
+            n = P(*HOLD_NAMES)
+        elif chance(0.25):
+            n = ("".join(P(*SYL) for _ in range(P(2, 2, 3))) + P(*TAIL)).capitalize()
+            if n in HOLD_NAMES:
+                continue
+        else:
+            n = P(*FIRST)
         if n not in used:
             return n
 
 
 def he(n):
-    return "she" if n in GIRLS or n in HOLD_GIRLS else "he"
+    if n in GIRLS or n in HOLD_GIRLS:
+        return "she"
+    return "he" if n in FIRST or n in HOLD_NAMES else ("she" if n[-1] in "aei" else "he")
 
 
 def his(n):
@@ -426,6 +440,35 @@ HOLD_TOOLS = [
     (tool("book_hotel", "Book a hotel room.", city=("string", "City"), day=("string", "Day of the week"), guests=("integer", "Number of guests")), t_book),
 ]
 SYN = {"get_weather": ["weather", "current_weather", "weather_lookup"], "get_time": ["clock", "local_time", "time_in"], "calculate": ["calculator", "eval_math", "compute"], "set_reminder": ["remind", "add_reminder"], "web_search": ["search", "search_web", "find"], "generate_image": ["draw", "image", "paint"], "set_light": ["light", "switch_light"], "send_message": ["message", "send_text"], "convert_currency": ["convert", "currency"], "read_file": ["open_file", "cat"], "play_music": ["music", "play"], "lookup_word": ["dictionary", "define"]}
+# made-up tools: the name and the parameters must be copied from the list, not recalled
+T_VERB = "open close start stop find order cancel check lock unlock move print count clean share rent repair track water feed charge call measure sort save load rate scan empty fill".split()
+T_NOUN = "gate door window pump oven heater printer robot garden tank bike engine report table parcel ticket recipe photo film camera lamp fan drone elevator fridge bus room seat song playlist invoice account".split()
+T_PAR = {
+    "name": lambda: name(), "city": lambda: P(*CITY), "day": lambda: P(*DAYS), "color": lambda: P(*COLORS), "count": lambda: R.randint(1, 99), "minutes": lambda: R.randint(1, 90),
+    "room": lambda: P("kitchen", "bedroom", "hall", "garage", "office", "cellar"), "size": lambda: P("small", "medium", "large"), "item": lambda: P(*ITEMS), "level": lambda: R.randint(1, 10),
+    "time": lambda: f"{R.randint(6, 22)}:{P('00', '15', '30', '45')}", "id": lambda: R.randint(100, 9999), "month": lambda: P(*MONTHS), "food": lambda: P(*FOODS), "speed": lambda: P("slow", "normal", "fast"),
+}
+T_SAY = {"name": "for {}", "city": "in {}", "day": "on {}", "color": "in the color {}", "count": "{} times", "minutes": "for {} minutes", "room": "in the {}", "size": "size {}", "item": "with {}", "level": "at level {}", "time": "at {}", "id": "with number {}", "month": "in {}", "food": "with {}", "speed": "at {} speed"}
+
+
+def random_tool():
+    v, n = P(*T_VERB), P(*T_NOUN)
+    ps = R.sample(list(T_PAR), P(1, 1, 2, 2, 3))
+    style = P(f"{v}_{n}", f"{v}_{n}", f"{n}_{v}", f"{v}{n.capitalize()}", f"{n}.{v}", f"do_{v}_{n}", f"{v}_the_{n}")
+    pn = {p: P(p, p, p, f"{n}_{p}", p.upper() if chance(0.1) else p) for p in ps}
+    t = tool(style, P(f"{cap(v)} the {n}.", f"{cap(v)} a {n}.", f"Use this to {v} a {n}."), **{pn[p]: ("integer" if p in ("count", "minutes", "level", "id") else "string", P(cap(p), f"The {p}", f"{cap(p)} of the {n}")) for p in ps})
+
+    def make():
+        vals = {p: T_PAR[p]() for p in ps}
+        said = " ".join(T_SAY[p].format(x) for p, x in vals.items())
+        ok = P({"ok": True}, {"status": "done"}, {"result": "ok"}, {"id": R.randint(10, 999)}, {"error": f"{n} not found"})
+        q = P(f"{cap(v)} the {n} {said}.", f"Please {v} the {n} {said}.", f"Can you {v} the {n} {said}?", f"I want you to {v} the {n} {said}.", f"{cap(v)} a {n} {said}, please.", f"Could you {v} my {n} {said}?")
+        a = f"That did not work: the {n} was not found." if "error" in ok else P(f"Done. The {n} is taken care of.", f"All right, I did that with the {n}.", f"The {n} request is done.", f"Done, number {ok['id']}." if "id" in ok else "Done.")
+        return q, {pn[p]: x for p, x in vals.items()}, ok, a
+
+    return t, make
+
+
 T_HEAD = "# Tools\n\nYou can call these functions:\n\n<tools>\n"
 T_TAIL = "\n</tools>\n\nTo call a function, reply with only this:\n\n<tool_call>\n<function=NAME>\n<parameter=PARAMETER>\nvalue\n</parameter>\n</function>\n</tool_call>\n\nIf no function fits, answer without one."
 
@@ -438,11 +481,16 @@ def k_tool():
     base = HOLD_TOOLS if HELD else TOOLS
     pool = [(json.loads(json.dumps(t)), g) for t, g in R.sample(TOOLS + (HOLD_TOOLS if HELD else []), R.randint(1, 4))]
     t, g = P(*base)
+    if not HELD:
+        pool = [random_tool() if chance(0.5) else x for x in pool]
+        if chance(0.6):
+            t, g = random_tool()
+    made = t["function"]["name"] not in SYN
     t = json.loads(json.dumps(t))
     pool = [x for x in pool if x[0]["function"]["name"] != t["function"]["name"]][:3]
     rest = [x for x in base if x[0]["function"]["name"] not in {p[0]["function"]["name"] for p in pool} | {t["function"]["name"]}]
     miss = chance(0.12) and rest  # the fitting tool is not offered
-    if not HELD and chance(0.4):
+    if not HELD and not made and chance(0.4):
         t["function"]["name"] = P(t["function"]["name"], *SYN[t["function"]["name"]])
     offered = pool + ([] if miss else [(t, g)])
     R.shuffle(offered)
@@ -575,7 +623,7 @@ def mix():
     import stories
 
     kinds = {**K, "story": stories.k_story, "storyread": stories.k_storyread}
-    return kinds[R.choices(list(kinds), [24, 20, 18, 7, 6, 5, 14, 6])[0]]()
+    return kinds[R.choices(list(kinds), [24, 22, 20, 7, 5, 5, 12, 5])[0]]()
 
 
 def make(n, seed, held=False, kind="mix"):

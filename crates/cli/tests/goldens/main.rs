@@ -65,10 +65,13 @@ fn exact(case: &Case, runner: &Runner, judged: &mut Judged<'_>) {
     }
 }
 
+/// How a prompt is cut concerns the architecture, not the format: one dense model and two head shapes of the hybrid.
+const SPLIT_CASES: [&str; 3] = ["qwen3_1bit_tied_yarn", "qwen35_1bit_untied", "qwen35_1bit_tied_ld64"];
+
 /// A prompt cut in any way gives the same logits, to the f32 bound.
 fn check_splits(backend: &Arc<dyn Backend>) {
     let mut findings = Vec::new();
-    for case in Case::all() {
+    for case in Case::all().into_iter().filter(|c| SPLIT_CASES.contains(&c.name.as_str())) {
         let runner = Runner::new(&case, backend, Activations::F32);
         let ids = case.ids("ids.130");
         for sizes in [vec![1], vec![7], vec![64], vec![65], vec![64, 1, 65], vec![3, 128]] {
@@ -99,7 +102,6 @@ fn reference_equals_the_goldens_in_f32() {
 fn reference_stays_within_the_int8_profile() {
     let backend: Arc<dyn Backend> = Arc::new(Reference::new());
     check(&backend, Activations::I8G128, Profile::Int8);
-    check(&backend, Activations::I9G128, Profile::Int8);
 }
 
 #[test]

@@ -184,10 +184,10 @@ impl Product<'_> {
             sums: i.sums,
             tables: i.tables,
         });
-        // Some tasks for each thread, so that one that starts late is caught up with; even, for kernels that take
-        // two blocks at once.
+        // Some tasks for each thread, so that one that starts late is caught up with; a multiple of four, for
+        // kernels that take as many blocks at once.
         let blocks: usize = self.packed.segments.iter().map(Segment::blocks).sum();
-        let range = (blocks / (8 * pool.threads())).clamp(2, RANGE).next_multiple_of(2);
+        let range = (blocks / (8 * pool.threads())).clamp(4, RANGE).next_multiple_of(4);
         let tasks: usize = self.packed.segments.iter().map(|s| s.blocks().div_ceil(range)).sum();
         let worker_scratch = PerWorker::new(worker_scratch, pool.threads());
         let job = |mut task: usize, worker: usize| {

@@ -65,18 +65,16 @@ pub(super) fn int_blocks(segment: &Segment, blocks: Range<usize>, x: &IntRows<'_
         while m < x.rows {
             let tile = Tile { layout, groups: groups.clone(), x, first: m };
             let pair = m + 2 <= x.rows;
-            for b in blocks.clone().step_by(2) {
+            let mut b = blocks.start;
+            while b < blocks.end {
                 let acc = &mut acc[(b - blocks.start) * stride..];
-                let one = segment.block(b);
-                if b + 1 < blocks.end {
-                    let (acc, next) = acc.split_at_mut(stride);
-                    let (codes, mut acc) = ([one, segment.block(b + 1)], [acc, next]);
-                    if pair { tile.add::<2, 2>(codes, &mut acc) } else { tile.add::<2, 1>(codes, &mut acc) }
-                } else if pair {
-                    tile.add::<1, 2>([one], &mut [acc]);
-                } else {
-                    tile.add::<1, 1>([one], &mut [acc]);
-                }
+                b += match (pair, blocks.end - b) {
+                    (true, 1) => tile.add::<1, 2>(segment, b, acc),
+                    (true, _) => tile.add::<2, 2>(segment, b, acc),
+                    (false, 1) => tile.add::<1, 1>(segment, b, acc),
+                    (false, 2 | 3) => tile.add::<2, 1>(segment, b, acc),
+                    (false, _) => tile.add::<4, 1>(segment, b, acc),
+                };
             }
             m += if pair { 2 } else { 1 };
         }
@@ -162,17 +160,26 @@ unsafe fn look_up<const S: usize, const M: usize, const LOW: i8>(
 }
 
 impl Tile<'_> {
-    /// Adds the products of `B` blocks and `M` activation rows.
+    /// Adds the products of `B` blocks from `first` on and `M` activation rows to `acc`; returns B.
     #[target_feature(enable = "avx2,fma,f16c")]
-    fn add<const B: usize, const M: usize>(&self, blocks: [&[u8]; B], acc: &mut [&mut [f32]; B]) {
+    fn add<const B: usize, const M: usize>(&self, segment: &Segment, first: usize, acc: &mut [f32]) -> usize {
+        let bytes = self.layout.block_bytes();
+        let blocks = &segment.data.bytes()[first * bytes..(first + B) * bytes];
         match self.layout.codes {
             Codes::Bits1 => self.bits1::<B, M>(blocks, acc),
+            // Two planes for each block: half the blocks make as many streams.
+            _ if M == 1 && B > 1 => {
+                for i in (0..B).step_by(2) {
+                    self.bits2::<2, 4, M>(&blocks[i * bytes..(i + 2) * bytes], &mut acc[i * self.x.rows * BLOCK..]);
+                }
+            }
             _ => {
-                for (block, acc) in blocks.into_iter().zip(acc) {
-                    self.bits2::<M>(block, acc);
+                for i in 0..B {
+                    self.bits2::<1, 2, M>(&blocks[i * bytes..(i + 1) * bytes], &mut acc[i * self.x.rows * BLOCK..]);
                 }
             }
         }
+        B
     }
 
     /// First quad of group `g` in the tables of row `m`.
@@ -184,12 +191,12 @@ impl Tile<'_> {
 
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
-    fn bits1<const B: usize, const M: usize>(&self, blocks: [&[u8]; B], acc: &mut [&mut [f32]; B]) {
+    fn bits1<const B: usize, const M: usize>(&self, blocks: &[u8], acc: &mut [f32]) {
         // Lanes become floats as the upper 16 of 32 bits, 2^16 times too large.
         const UNIT: f32 = 65536.0;
         let upper = _mm256_set1_epi32(0xffff_0000_u32 as i32);
         let (layout, x) = (self.layout, self.x);
-        let bytes = layout.record_bytes();
+        let (bytes, block_bytes) = (layout.record_bytes(), layout.block_bytes());
         for g in self.groups.clone() {
             let (mut start, mut tables) = ([[_mm256_setzero_si256(); 2]; M], [std::ptr::null(); M]);
             for m in 0..M {
@@ -198,7 +205,7 @@ impl Tile<'_> {
             }
             let (mut sums, mut records, mut streams) = ([start; B], [&[][..]; B], [std::ptr::null(); B]);
             for b in 0..B {
-                records[b] = &blocks[b][g * bytes..(g + 1) * bytes];
+                records[b] = &blocks[b * block_bytes + g * bytes..][..bytes];
                 streams[b] = records[b].as_ptr();
             }
             // SAFETY: a record begins with group / 8 * 32 bytes of codes, `quads` has checked the tables, and groups
@@ -214,46 +221,55 @@ impl Tile<'_> {
                         _mm256_and_si256(t, upper),
                     ]);
                     let row = self.first + m;
-                    let acc = &mut acc[b][row * BLOCK..(row + 1) * BLOCK];
+                    let acc = &mut acc[(b * x.rows + row) * BLOCK..][..BLOCK];
                     finish_group(layout, x, (row, g), (dots, UNIT), &params, acc);
                 }
             }
         }
     }
 
+    /// `S` is twice `B`: a low and a high plane for each block.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
-    fn bits2<const M: usize>(&self, block: &[u8], acc: &mut [f32]) {
+    fn bits2<const B: usize, const S: usize, const M: usize>(&self, blocks: &[u8], acc: &mut [f32]) {
         let (layout, x) = (self.layout, self.x);
-        let bytes = layout.record_bytes();
+        let (bytes, block_bytes) = (layout.record_bytes(), layout.block_bytes());
         let join = _mm256_set1_epi32(i32::from_le_bytes([1, 0, 2, 0]));
         for g in self.groups.clone() {
-            let record = &block[g * bytes..(g + 1) * bytes];
-            let (mut sums, mut tables) = ([[[_mm256_setzero_si256(); 2]; M]; 2], [std::ptr::null(); M]);
+            let (mut start, mut tables) = ([[[_mm256_setzero_si256(); 2]; M]; 2], [std::ptr::null(); M]);
             for m in 0..M {
                 tables[m] = self.quads(m, g);
                 // Tables hold sums less the negative activations, of which there are (A - T) / 2 in all; and in
                 // sum (low + 2 high - 1) x the low plane takes the subtraction.
                 let GroupSum { total, magnitude } = x.sum(layout, self.first + m, g);
                 let negative = (magnitude - total) / 2;
-                sums[0][m] = [_mm256_set1_epi16((-negative - total) as i16); 2];
-                sums[1][m] = [_mm256_set1_epi16(-negative as i16); 2];
+                start[0][m] = [_mm256_set1_epi16((-negative - total) as i16); 2];
+                start[1][m] = [_mm256_set1_epi16(-negative as i16); 2];
             }
-            let planes = [record.as_ptr(), record[BLOCK..].as_ptr()];
+            let (mut sums, mut records, mut streams) = ([start[0]; S], [&[][..]; B], [std::ptr::null(); S]);
+            for b in 0..B {
+                records[b] = &blocks[b * block_bytes + g * bytes..][..bytes];
+                streams[2 * b] = records[b].as_ptr();
+                streams[2 * b + 1] = records[b][BLOCK..].as_ptr();
+                sums[2 * b + 1] = start[1];
+            }
             // SAFETY: a record begins with group / 8 * 64 bytes of codes, planes in turn; `quads` has checked the
             // tables, and groups are multiples of 32.
-            unsafe { look_up::<2, M, 1>(layout.group, planes, 2 * BLOCK, tables, &mut sums) };
-            let params = params::<F32x8>(layout, record);
-            let [low, high] = sums;
-            for (m, ([s0, t0], [s1, t1])) in low.into_iter().zip(high).enumerate() {
-                let dots = to_floats([
-                    _mm256_madd_epi16(_mm256_unpacklo_epi16(s0, s1), join),
-                    _mm256_madd_epi16(_mm256_unpackhi_epi16(s0, s1), join),
-                    _mm256_madd_epi16(_mm256_unpacklo_epi16(t0, t1), join),
-                    _mm256_madd_epi16(_mm256_unpackhi_epi16(t0, t1), join),
-                ]);
-                let row = self.first + m;
-                finish_group(layout, x, (row, g), (dots, 1.0), &params, &mut acc[row * BLOCK..(row + 1) * BLOCK]);
+            unsafe { look_up::<S, M, 1>(layout.group, streams, 2 * BLOCK, tables, &mut sums) };
+            for (b, record) in records.iter().enumerate() {
+                let params = params::<F32x8>(layout, record);
+                let (low, high) = (sums[2 * b], sums[2 * b + 1]);
+                for (m, ([s0, t0], [s1, t1])) in low.into_iter().zip(high).enumerate() {
+                    let dots = to_floats([
+                        _mm256_madd_epi16(_mm256_unpacklo_epi16(s0, s1), join),
+                        _mm256_madd_epi16(_mm256_unpackhi_epi16(s0, s1), join),
+                        _mm256_madd_epi16(_mm256_unpacklo_epi16(t0, t1), join),
+                        _mm256_madd_epi16(_mm256_unpackhi_epi16(t0, t1), join),
+                    ]);
+                    let row = self.first + m;
+                    let acc = &mut acc[(b * x.rows + row) * BLOCK..][..BLOCK];
+                    finish_group(layout, x, (row, g), (dots, 1.0), &params, acc);
+                }
             }
         }
     }
@@ -267,4 +283,93 @@ fn to_floats(lanes: [__m256i; QUARTERS]) -> [F32x8; QUARTERS] {
         *f = F32x8::new(_mm256_cvtepi32_ps(v));
     }
     floats
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+    use crate::x86_64::Avx2;
+
+    /// Bytes that end where the next page may not be touched.
+    struct Guarded {
+        base: *mut libc::c_void,
+        len: usize,
+    }
+
+    const PAGE: usize = 4096;
+
+    impl Guarded {
+        fn new(bytes: &[u8]) -> Self {
+            let len = bytes.len().next_multiple_of(PAGE) + PAGE;
+            // SAFETY: a fresh private mapping; its last page is made inaccessible before anything points there.
+            let base = unsafe {
+                let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+                let base = libc::mmap(std::ptr::null_mut(), len, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0);
+                assert_ne!(base, libc::MAP_FAILED);
+                assert_eq!(libc::mprotect(base.byte_add(len - PAGE), PAGE, libc::PROT_NONE), 0);
+                std::ptr::copy_nonoverlapping(
+                    bytes.as_ptr(),
+                    base.byte_add(len - PAGE - bytes.len()).cast(),
+                    bytes.len(),
+                );
+                base
+            };
+            Guarded { base, len }
+        }
+
+        fn start(&self, bytes: usize) -> *const u8 {
+            // SAFETY: inside the mapping.
+            unsafe { self.base.byte_add(self.len - PAGE - bytes).cast() }
+        }
+    }
+
+    impl Drop for Guarded {
+        fn drop(&mut self) {
+            // SAFETY: mapped in `new`.
+            unsafe { libc::munmap(self.base, self.len) };
+        }
+    }
+
+    /// Both ends of what the loop reads, and the sums themselves, for every group size.
+    #[test]
+    fn sums_are_exact_and_nothing_behind_the_codes_or_tables_is_read() {
+        if Avx2::detect().is_none() {
+            return;
+        }
+        let mut state = 1u32;
+        let mut random = || {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            state >> 8
+        };
+        for columns in [32, 64, 128] {
+            for extreme in [false, true] {
+                let values: Vec<i16> =
+                    (0..columns).map(|_| if extreme { 255 } else { (random() % 511) as i16 - 255 }).collect();
+                let codes: Vec<u8> =
+                    (0..columns / 8 * BLOCK).map(|_| if extreme { 255 } else { random() as u8 }).collect();
+                let mut table = vec![0; columns / 4 * tables::BYTES];
+                // SAFETY: detected above.
+                unsafe { tables::build(&values, &mut table) };
+                let (guarded_codes, guarded_table) = (Guarded::new(&codes), Guarded::new(&table));
+                let magnitude: i32 = values.iter().map(|v| i32::from(v.abs())).sum();
+                // SAFETY: detected above; the stream and the table have exactly the lengths that are asked for.
+                let lanes: [i16; BLOCK] = unsafe {
+                    let mut sums = [[[_mm256_set1_epi16(-magnitude as i16); 2]]];
+                    let (stream, table) = (guarded_codes.start(codes.len()), guarded_table.start(table.len()));
+                    look_up::<1, 1, 2>(columns, [stream], BLOCK, [table], &mut sums);
+                    std::mem::transmute(sums)
+                };
+                for byte in 0..BLOCK {
+                    let want: i32 = (0..columns)
+                        .map(|c| {
+                            let bit = i32::from(codes[c / 8 * BLOCK + byte] >> (c % 8) & 1);
+                            (2 * bit - 1) * i32::from(values[c])
+                        })
+                        .sum();
+                    let place = (0..BLOCK).find(|l| usize::from(byte_of(l / 16, l % 16)) == byte);
+                    assert_eq!(place.map(|l| i32::from(lanes[l])), Some(want), "byte {byte} of {columns} columns");
+                }
+            }
+        }
+    }
 }

@@ -1,5 +1,6 @@
 //! Opening a model's files, and the sentences for those that cannot run.
 
+use crate::builtin;
 use crate::source::Source;
 use anyhow::{Result, bail};
 use onebit_checkpoint::{Kind, OpenOptions};
@@ -36,6 +37,14 @@ pub fn open(path: &Path, options: &Options) -> Result<Source> {
 /// # Errors
 /// Damaged files.
 pub fn open_any(path: &Path, options: &Options) -> Result<Source> {
+    if builtin::is_root(path) {
+        let file = |name: &str| builtin::file(&path.join(name)).unwrap_or_default();
+        return Ok(Source::new(onebit_checkpoint::open_embedded(
+            path,
+            file("config.json"),
+            file("model.safetensors"),
+        )?));
+    }
     let options = OpenOptions { mmap: options.mmap, q2_0_group: options.q2_0_group };
     Ok(Source::new(onebit_checkpoint::open(path, &options)?))
 }

@@ -1,6 +1,6 @@
 //! From what a person wrote to files: a path, a repository in the cache, or a short name.
 
-use crate::{Usage, backends};
+use crate::{Usage, backends, builtin};
 use anyhow::{Result, anyhow, bail};
 use onebit_hub::packs::{self, Support};
 use onebit_hub::{Choice, HubConfig, RepoRef, choose};
@@ -25,6 +25,8 @@ pub enum Named {
     Path(PathBuf),
     /// A repository.
     Repo(RepoRef),
+    /// The model that is part of the program.
+    BuiltIn,
 }
 
 /// Reads a word as a model; `None` for a word that can only be a prompt.
@@ -33,6 +35,9 @@ pub fn named(word: &str) -> Option<Named> {
     let path = Path::new(word);
     if !word.is_empty() && (path.exists() || is_path_like(word)) {
         return Some(Named::Path(path.to_owned()));
+    }
+    if word == builtin::NAME {
+        return Some(Named::BuiltIn);
     }
     RepoRef::parse(word).ok().map(Named::Repo)
 }
@@ -58,6 +63,7 @@ fn is_path_like(word: &str) -> bool {
 /// Names that mean nothing, paths that do not exist, repositories that are not in the cache.
 pub fn locate(word: &str, backend: &dyn Backend) -> Result<Located> {
     match named(word) {
+        Some(Named::BuiltIn) => Ok(builtin::named()),
         Some(Named::Path(path)) if path.exists() => Ok(Located { name: title(&path), path, choice: None }),
         Some(Named::Path(path)) => bail!("{} does not exist; check the path", path.display()),
         Some(Named::Repo(repo)) => in_cache(&repo, backend),
@@ -77,6 +83,9 @@ pub fn local(word: &str) -> Result<PathBuf> {
     if let Some(Named::Repo(repo)) = named(word) {
         // Which of a repository's files is meant does not depend on a device here.
         return Ok(in_cache(&repo, &onebit_ops::reference::Reference::new())?.path);
+    }
+    if let Some(Named::BuiltIn) = named(word) {
+        bail!("{word} is built into the program and has no files; name a folder or a .gguf file");
     }
     bail!("{} does not exist; name a folder or a .gguf file", path.display())
 }

@@ -94,7 +94,7 @@ pub fn locate(model: Option<&str>, options: &RunOptions, quiet: bool) -> Result<
     let backend = backends::open(options)?;
     let located = match model {
         Some(word) => resolve::locate(word, &*backend)?,
-        None => builtin::default_model()?,
+        None => builtin::default_model(),
     };
     if let Some(choice) = located.choice.as_ref().filter(|_| !quiet) {
         terminal::say(&format!("note: {choice}"));

@@ -27,10 +27,62 @@ struct Size {
 
 /// The sizes of Bonsai 1.7B, 4B, 8B (Qwen3) and 27B (Qwen3.5), as in their files.
 const SIZES: [Size; 4] = [
-    Size { name: "1.7b", hybrid: false, layers: 28, hidden: 2048, ffn: 6144, heads: 16, kv_heads: 8, dim: 128, vocab: 151_669, tied: true, theta: 1e6, original_context: 8192 },
-    Size { name: "4b", hybrid: false, layers: 36, hidden: 2560, ffn: 9728, heads: 32, kv_heads: 8, dim: 128, vocab: 151_669, tied: true, theta: 5e6, original_context: 8192 },
-    Size { name: "8b", hybrid: false, layers: 36, hidden: 4096, ffn: 12_288, heads: 32, kv_heads: 8, dim: 128, vocab: 151_669, tied: false, theta: 1e6, original_context: 16_384 },
-    Size { name: "27b", hybrid: true, layers: 64, hidden: 5120, ffn: 17_408, heads: 24, kv_heads: 4, dim: 256, vocab: 248_320, tied: false, theta: 1e7, original_context: 0 },
+    Size {
+        name: "1.7b",
+        hybrid: false,
+        layers: 28,
+        hidden: 2048,
+        ffn: 6144,
+        heads: 16,
+        kv_heads: 8,
+        dim: 128,
+        vocab: 151_669,
+        tied: true,
+        theta: 1e6,
+        original_context: 8192,
+    },
+    Size {
+        name: "4b",
+        hybrid: false,
+        layers: 36,
+        hidden: 2560,
+        ffn: 9728,
+        heads: 32,
+        kv_heads: 8,
+        dim: 128,
+        vocab: 151_669,
+        tied: true,
+        theta: 5e6,
+        original_context: 8192,
+    },
+    Size {
+        name: "8b",
+        hybrid: false,
+        layers: 36,
+        hidden: 4096,
+        ffn: 12_288,
+        heads: 32,
+        kv_heads: 8,
+        dim: 128,
+        vocab: 151_669,
+        tied: false,
+        theta: 1e6,
+        original_context: 16_384,
+    },
+    Size {
+        name: "27b",
+        hybrid: true,
+        layers: 64,
+        hidden: 5120,
+        ffn: 17_408,
+        heads: 24,
+        kv_heads: 4,
+        dim: 256,
+        vocab: 248_320,
+        tied: false,
+        theta: 1e7,
+        original_context: 0,
+    },
 ];
 
 /// Sizes of the delta-rule layers of the 27B.
@@ -63,7 +115,9 @@ impl Shape {
             "ternary" => Format::Affine { bits: 2, group: 128, scale: ParamType::F16, bias: ParamType::F16 },
             _ => bail!("unknown shape `{name}`; known: {}", names()),
         };
-        let Some(size) = SIZES.iter().find(|s| s.name == size) else { bail!("unknown shape `{name}`; known: {}", names()) };
+        let Some(size) = SIZES.iter().find(|s| s.name == size) else {
+            bail!("unknown shape `{name}`; known: {}", names())
+        };
         let mut shape = Shape {
             format,
             meta: BTreeMap::new(),
@@ -172,7 +226,9 @@ impl Shape {
             self.codes.iter_mut().for_each(|b| *b &= !((*b & 0x55) << 1));
         }
         // Scales small enough that 64 random layers stay finite.
-        self.scales = (0..elements / 128).flat_map(|_| f16::from_f32(0.01 + (random() % 64) as f32 * 1e-4).to_le_bytes()).collect();
+        self.scales = (0..elements / 128)
+            .flat_map(|_| f16::from_f32(0.01 + (random() % 64) as f32 * 1e-4).to_le_bytes())
+            .collect();
         // `bias = -scale / 2` (binary) or `-scale` (ternary), exact in f16.
         let factor = if bits == 1 { -0.5 } else { -1.0 };
         self.biases = self
@@ -193,9 +249,10 @@ impl WeightSource for Shape {
     }
 
     fn tensors(&self) -> Vec<(String, Vec<usize>)> {
-        let matrices = self.matrices.iter().map(|(name, (rows, cols))| {
-            (format!("{name}.weight"), vec![*rows, cols * self.format.bits() / 32])
-        });
+        let matrices = self
+            .matrices
+            .iter()
+            .map(|(name, (rows, cols))| (format!("{name}.weight"), vec![*rows, cols * self.format.bits() / 32]));
         matrices.chain(self.vectors.iter().map(|(name, (shape, _))| (name.clone(), shape.clone()))).collect()
     }
 
@@ -208,9 +265,10 @@ impl WeightSource for Shape {
     }
 
     fn dense(&self, name: &str) -> Result<Option<DenseTensor>, SourceError> {
-        Ok(self.vectors.get(name).map(|(shape, value)| {
-            DenseTensor { shape: shape.clone(), values: vec![*value; shape.iter().product()] }
-        }))
+        Ok(self
+            .vectors
+            .get(name)
+            .map(|(shape, value)| DenseTensor { shape: shape.clone(), values: vec![*value; shape.iter().product()] }))
     }
 
     fn release(&self, _: &str) {}

@@ -1,5 +1,6 @@
 //! What stands beside the weights: tokenizer, chat template, end tokens, and how the model's makers sample from it.
 
+use crate::builtin;
 use crate::source::Source;
 use anyhow::{Context, Result, anyhow, bail};
 use onebit_checkpoint::{Container, Meta};
@@ -162,7 +163,7 @@ pub fn gguf_vocab(source: &Source) -> Result<GgufVocab> {
 #[must_use]
 pub fn folder(source: &Source) -> PathBuf {
     let path = source.checkpoint().path();
-    if path.is_dir() {
+    if path.is_dir() || builtin::is_root(path) {
         return path.to_owned();
     }
     match path.parent() {
@@ -176,6 +177,9 @@ pub fn folder(source: &Source) -> PathBuf {
 /// # Errors
 /// A file that cannot be read, or is far larger than any real one.
 pub fn read(path: &Path) -> Result<Option<Vec<u8>>> {
+    if let Some(bytes) = builtin::file(path) {
+        return Ok(Some(bytes.to_vec()));
+    }
     let meta = match std::fs::metadata(path) {
         Ok(meta) => meta,
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),

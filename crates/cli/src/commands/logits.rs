@@ -18,7 +18,8 @@ pub fn run(args: &LogitsArgs) -> Result<()> {
     let (backend, located) = session::locate(args.model.name().as_deref(), &args.run, false)?;
     let source = load::open(&located.path, &args.run.files())?;
     let load_options = LoadOptions { keep_biases: args.run.keep_biases };
-    let model = Arc::new(Model::load(&source, &*backend, load_options, &mut |_| {}).with_context(|| located.name.clone())?);
+    let model =
+        Arc::new(Model::load(&source, &*backend, load_options, &mut |_| {}).with_context(|| located.name.clone())?);
     let layers = model.facts().layers;
 
     let activations = args.run.activations.resolve(backend.caps().default_activations);
@@ -49,6 +50,10 @@ pub fn run(args: &LogitsArgs) -> Result<()> {
     });
     let views: Vec<_> = views.collect::<Result<_, _>>()?;
     safetensors::serialize_to_file(views, None, &args.out).with_context(|| args.out.display().to_string())?;
-    terminal::say(&format!("{}: {} for {rows} tokens", args.out.display(), tensors.into_keys().collect::<Vec<_>>().join(", ")));
+    terminal::say(&format!(
+        "{}: {} for {rows} tokens",
+        args.out.display(),
+        tensors.into_keys().collect::<Vec<_>>().join(", ")
+    ));
     Ok(())
 }

@@ -1,11 +1,13 @@
 //! The program as a user meets it: every command, bad usage, bad files, a hub.
 
 mod bad_files;
+mod builtin;
 mod chat;
 mod convert;
 mod doctor;
 mod hub;
 mod info;
+mod published;
 mod run;
 mod support;
 mod usage;

@@ -4,16 +4,16 @@ use safetensors::{Dtype, SafeTensors};
 use std::path::{Path, PathBuf};
 
 /// A golden case.
-pub struct Case {
-    pub name: String,
-    pub folder: PathBuf,
+pub(crate) struct Case {
+    pub(crate) name: String,
+    pub(crate) folder: PathBuf,
     expected: Vec<u8>,
-    pub facts: serde_json::Value,
+    pub(crate) facts: serde_json::Value,
 }
 
 impl Case {
     /// Every case.
-    pub fn all() -> Vec<Case> {
+    pub(crate) fn all() -> Vec<Case> {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/golden");
         let mut folders: Vec<PathBuf> = std::fs::read_dir(root)
             .expect("testdata is there")
@@ -43,7 +43,7 @@ impl Case {
     }
 
     /// The file or folder to load.
-    pub fn model(&self) -> PathBuf {
+    pub(crate) fn model(&self) -> PathBuf {
         let gguf = self.folder.join("model.gguf");
         if gguf.exists() { gguf } else { self.folder.clone() }
     }
@@ -52,22 +52,22 @@ impl Case {
         SafeTensors::deserialize(&self.expected).expect("expected.safetensors is valid")
     }
 
-    pub fn has(&self, name: &str) -> bool {
+    pub(crate) fn has(&self, name: &str) -> bool {
         self.tensors().tensor(name).is_ok()
     }
 
-    pub fn shape(&self, name: &str) -> Vec<usize> {
+    pub(crate) fn shape(&self, name: &str) -> Vec<usize> {
         self.tensors().tensor(name).unwrap_or_else(|e| panic!("{}: {name}: {e}", self.name)).shape().to_vec()
     }
 
-    pub fn values(&self, name: &str) -> Vec<f32> {
+    pub(crate) fn values(&self, name: &str) -> Vec<f32> {
         let tensors = self.tensors();
         let tensor = tensors.tensor(name).unwrap_or_else(|e| panic!("{}: {name}: {e}", self.name));
         assert_eq!(tensor.dtype(), Dtype::F32, "{name}");
         tensor.data().chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().expect("four bytes"))).collect()
     }
 
-    pub fn ids(&self, name: &str) -> Vec<u32> {
+    pub(crate) fn ids(&self, name: &str) -> Vec<u32> {
         let tensors = self.tensors();
         let tensor = tensors.tensor(name).unwrap_or_else(|e| panic!("{}: {name}: {e}", self.name));
         assert_eq!(tensor.dtype(), Dtype::I32, "{name}");
@@ -75,17 +75,15 @@ impl Case {
     }
 
     /// Of all rows of `logits.N` those that the case keeps: all, or the ones that `logit_rows.N` lists.
-    pub fn kept_rows(&self, name: &str, all: &[f32]) -> Vec<f32> {
-        let list = name.replace("logits.", "logit_rows.");
-        if !self.has(&list) {
-            return all.to_vec();
-        }
+    pub(crate) fn kept_rows(&self, name: &str, all: &[f32]) -> Vec<f32> {
+        let list = name.strip_prefix("logits.").map(|n| format!("logit_rows.{n}"));
+        let Some(list) = list.filter(|list| self.has(list)) else { return all.to_vec() };
         let cols = *self.shape(name).last().expect("logits have columns");
         self.ids(&list).iter().flat_map(|row| &all[*row as usize * cols..][..cols]).copied().collect()
     }
 
     /// Lengths of the prompts whose logits are there.
-    pub fn prompt_lengths(&self) -> Vec<usize> {
+    pub(crate) fn prompt_lengths(&self) -> Vec<usize> {
         [1, 7, 64, 65, 130, 200].into_iter().filter(|n| self.has(&format!("ids.{n}"))).collect()
     }
 }

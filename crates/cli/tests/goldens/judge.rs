@@ -8,12 +8,12 @@
 use crate::case::Case;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Profile {
+pub(crate) enum Profile {
     F32,
     Int8,
 }
 
-pub struct Judged<'a> {
+pub(crate) struct Judged<'a> {
     case: &'a Case,
     profile: Profile,
     findings: Vec<String>,
@@ -56,12 +56,12 @@ fn log_softmax(x: &[f32]) -> Vec<f64> {
     x.iter().map(|v| f64::from(*v) - top - sum.ln()).collect()
 }
 
-pub fn argmax(x: &[f32]) -> usize {
+pub(crate) fn argmax(x: &[f32]) -> usize {
     x.iter().enumerate().fold(0, |best, (i, v)| if *v > x[best] { i } else { best })
 }
 
 impl<'a> Judged<'a> {
-    pub fn new(case: &'a Case, profile: Profile) -> Self {
+    pub(crate) fn new(case: &'a Case, profile: Profile) -> Self {
         Judged { case, profile, findings: Vec::new(), expected: Vec::new(), got: Vec::new() }
     }
 
@@ -69,7 +69,7 @@ impl<'a> Judged<'a> {
         self.findings.push(format!("{}: {name}: {text}", self.case.name));
     }
 
-    pub fn logits(&mut self, name: &str, got: &[f32]) {
+    pub(crate) fn logits(&mut self, name: &str, got: &[f32]) {
         let expected = self.case.values(name);
         let got = &self.case.kept_rows(name, got);
         if expected.len() != got.len() {
@@ -88,13 +88,13 @@ impl<'a> Judged<'a> {
         self.got.extend(got);
     }
 
-    pub fn values(&mut self, name: &str, got: &[f32]) {
+    pub(crate) fn values(&mut self, name: &str, got: &[f32]) {
         let expected = self.case.values(name);
         self.compare(name, &expected, got);
     }
 
     /// Relative rms at most 2e-4.
-    pub fn compare(&mut self, name: &str, expected: &[f32], got: &[f32]) {
+    pub(crate) fn compare(&mut self, name: &str, expected: &[f32], got: &[f32]) {
         if expected.len() != got.len() {
             return self.find(name, format!("{} values expected, {} came", expected.len(), got.len()));
         }
@@ -104,14 +104,14 @@ impl<'a> Judged<'a> {
         }
     }
 
-    pub fn ids(&mut self, name: &str, got: &[u32]) {
+    pub(crate) fn ids(&mut self, name: &str, got: &[u32]) {
         let expected = self.case.ids(name);
         if expected != got {
             self.find(name, format!("expected {expected:?}, got {got:?}"));
         }
     }
 
-    pub fn findings(mut self) -> Vec<String> {
+    pub(crate) fn findings(mut self) -> Vec<String> {
         if self.profile == Profile::Int8 {
             let sim = |key: &str| self.case.facts["int8_act_sim_g128"][key].as_f64();
             if let (Some(rms), Some(kl), Some(top1)) = (sim("rel_rms"), sim("kl_mean"), sim("top1_agree")) {

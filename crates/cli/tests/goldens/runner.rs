@@ -13,7 +13,7 @@ use std::sync::Arc;
 /// Longest sequence of a case: 200 tokens and 32 generated.
 const CONTEXT: usize = 256;
 
-pub struct Runner {
+pub(crate) struct Runner {
     backend: Arc<dyn Backend>,
     model: Model,
     forward: Forward,
@@ -29,7 +29,7 @@ struct Sequence<'a> {
 }
 
 impl Runner {
-    pub fn new(case: &Case, backend: &Arc<dyn Backend>, activations: Activations) -> Runner {
+    pub(crate) fn new(case: &Case, backend: &Arc<dyn Backend>, activations: Activations) -> Runner {
         let source =
             load::open(&case.model(), &load::Options::default()).unwrap_or_else(|e| panic!("{}: {e:#}", case.name));
         let model = Model::load(&source, &**backend, LoadOptions::default(), &mut |_| {});
@@ -49,7 +49,7 @@ impl Runner {
     }
 
     /// Logits of every row of a prompt that is fed in chunks of these sizes (the last one repeats).
-    pub fn logits(&self, ids: &[u32], sizes: &[usize]) -> Vec<f32> {
+    pub(crate) fn logits(&self, ids: &[u32], sizes: &[usize]) -> Vec<f32> {
         let mut sequence = self.start(&self.forward);
         let (mut at, mut all, mut sizes) = (0, Vec::new(), sizes.iter().copied().peekable());
         let mut size = 1;
@@ -63,7 +63,7 @@ impl Runner {
     }
 
     /// Greedy ids after a prompt.
-    pub fn greedy(&self, prompt: &[u32], count: usize) -> Vec<u32> {
+    pub(crate) fn greedy(&self, prompt: &[u32], count: usize) -> Vec<u32> {
         let mut sequence = self.start(&self.forward);
         let vocab = self.model.facts().vocab;
         let mut ids: Vec<u32> = Vec::new();
@@ -78,7 +78,7 @@ impl Runner {
     }
 
     /// `hidden` as (layers + 1, rows, hidden), and the rows after the last norm.
-    pub fn hidden(&self, ids: &[u32]) -> (Vec<f32>, Vec<f32>) {
+    pub(crate) fn hidden(&self, ids: &[u32]) -> (Vec<f32>, Vec<f32>) {
         let layers = self.model.facts().layers;
         let forward = Forward { taps: (0..=layers).collect(), final_norm: true, ..self.forward.clone() };
         let mut output = self.start(&forward).feed(ids);
@@ -87,14 +87,14 @@ impl Runner {
     }
 
     /// Logits of single-token steps after a prompt.
-    pub fn decode_after(&self, prompt: &[u32], ids: &[u32]) -> Vec<f32> {
+    pub(crate) fn decode_after(&self, prompt: &[u32], ids: &[u32]) -> Vec<f32> {
         let mut sequence = self.start(&self.forward);
         sequence.feed(prompt);
         ids.iter().flat_map(|id| sequence.feed(&[*id]).values.remove("logits").expect("logits")).collect()
     }
 
     /// State of the first delta-rule layer after a prompt.
-    pub fn state_after(&self, prompt: &[u32]) -> SlotState {
+    pub(crate) fn state_after(&self, prompt: &[u32]) -> SlotState {
         let mut sequence = self.start(&self.forward);
         sequence.feed(prompt);
         self.backend.read_slot(&sequence.cache, 1, 0).expect("the slot is there")

@@ -84,9 +84,7 @@ impl Report {
 
     pub(super) fn json(&self) -> Value {
         let stages = |stages: &[Stage]| -> Vec<Value> {
-            let one = |s: &Stage| {
-                json!({"name": s.name, "bytes": s.bytes, "macs": s.macs, "ms": s.seconds * 1e3, "gbs": s.bytes as f64 / s.seconds / 1e9})
-            };
+            let one = |s: &Stage| json!({"name": s.name, "bytes": s.bytes, "macs": s.macs, "ms": s.seconds * 1e3, "gbs": s.bytes as f64 / s.seconds / 1e9});
             stages.iter().map(one).collect()
         };
         json!({
@@ -107,7 +105,13 @@ impl Report {
             let _ = writeln!(out, "{text}");
         };
         line(styled(&self.model, BOLD, colours));
-        line(format!("{}, {} activations, {} KV cache, {} of weights", self.device, self.activations, self.kv, terminal::bytes(self.weight_bytes)));
+        line(format!(
+            "{}, {} activations, {} KV cache, {} of weights",
+            self.device,
+            self.activations,
+            self.kv,
+            terminal::bytes(self.weight_bytes)
+        ));
         let at = if self.depth > 0 { format!(" at depth {}", self.depth) } else { String::new() };
         if self.prompt > 0 {
             line(format!("pp{}{at}   {}", self.prompt, self.prefill.text("tok/s")));
@@ -115,7 +119,8 @@ impl Report {
         if self.generate > 0 {
             let rows = if self.rows > 1 { format!(", {} rows a step", self.rows) } else { String::new() };
             line(format!("tg{}{at}{rows}   {}", self.generate, self.decode.text("tok/s")));
-            if let (Some(read), Some(bandwidth), Some(share)) = (self.read_gbs(), self.bandwidth.median(), self.share()) {
+            if let (Some(read), Some(bandwidth), Some(share)) = (self.read_gbs(), self.bandwidth.median(), self.share())
+            {
                 line(format!(
                     "decode reads {} a token: {read:.1} GB/s, {:.0}% of the {bandwidth:.1} GB/s that this device reads",
                     terminal::bytes(self.bytes_per_token() as u64),

@@ -4,8 +4,8 @@
 //! The backend computes all rows; the reference computes a sample of them, which is independent of the others.
 
 use super::Findings;
-use crate::args::{ActivationsName, RunOptions};
 use super::random::{self, Random};
+use crate::args::{ActivationsName, RunOptions};
 use crate::backends::Candidate;
 use crate::source::Source;
 use anyhow::{Result, anyhow};

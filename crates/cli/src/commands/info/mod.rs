@@ -13,7 +13,7 @@ mod report;
 mod text;
 
 use crate::args::InfoArgs;
-use crate::resolve::{self, Named};
+use crate::resolve::{self, Located, Named};
 use crate::{backends, builtin, load, side, terminal};
 use anyhow::{Result, bail};
 use onebit_hub::HubError;
@@ -27,11 +27,10 @@ use std::io::Write;
 /// Files that are damaged or absent; output that cannot be written.
 pub fn run(args: &InfoArgs) -> Result<()> {
     let backend = backends::open(&args.run)?;
-    let Some(word) = args.model.name() else {
-        builtin::default_model()?;
-        return Ok(());
+    let report = match args.model.name() {
+        Some(word) => describe(&word, args, &*backend)?,
+        None => describe_files(&builtin::default_model(), args, &*backend)?,
     };
-    let report = describe(&word, args, &*backend)?;
     let mut out = std::io::stdout().lock();
     if args.json {
         writeln!(out, "{}", serde_json::to_string_pretty(&report)?)?;
@@ -56,6 +55,10 @@ fn describe(word: &str, args: &InfoArgs, backend: &dyn Backend) -> Result<Report
             return remote::describe(&repo, args, backend);
         }
     };
+    describe_files(&located, args, backend)
+}
+
+fn describe_files(located: &Located, args: &InfoArgs, backend: &dyn Backend) -> Result<Report> {
     if let Some(choice) = &located.choice {
         terminal::say(&format!("note: {choice}"));
     }

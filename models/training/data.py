@@ -4,7 +4,7 @@ import torch
 
 
 class Data:
-    def __init__(self, files, T, device, share=(0, 1), proc=None, proc_fraction=1.0, held=0.004, seed=0, alpha=0.1):
+    def __init__(self, files, T, device, share=(0, 1), proc=None, proc_fraction=1.0, held=0, seed=0, alpha=0.1):
         """files: teacher document files; proc: procedural file of which every rank takes its share"""
         self.T, self.dev, self.alpha = T, device, alpha
         parts = [torch.load(f) for f in files]
@@ -32,9 +32,10 @@ class Data:
         self.len = torch.cat(lens).numpy()
         self.begin = np.cumsum(self.len) - self.len
         r = np.random.default_rng(1234)
-        pick = r.random(len(self.len)) < held
-        self.held_docs = np.flatnonzero(pick & (np.arange(len(self.len)) < n_teacher))
-        self.train_docs = np.flatnonzero(~pick)
+        order = r.permutation(n_teacher)  # `held` tokens of teacher documents are kept out of training
+        pick = np.zeros(len(self.len), bool)
+        pick[order[: np.searchsorted(np.cumsum(self.len[order]), held) + 1]] = held > 0
+        self.held_docs, self.train_docs = np.flatnonzero(pick), np.flatnonzero(~pick)
         self.rng = np.random.default_rng(seed)
         self.n_teacher = n_teacher
 

@@ -15,7 +15,7 @@ import procedural
 
 def text_loss(m, tok, path):
     docs = [d for d in open(path, encoding="utf-8").read().split("<|endoftext|>") if d.strip()]
-    total, n, nbytes = 0.0, 0, 0
+    total, n, nbytes, agree, drafts = 0.0, 0, 0, 0, 0
     eot = tok.token_to_id("<|endoftext|>")
     cur, rows = [], []
     for d in docs:
@@ -30,10 +30,15 @@ def text_loss(m, tok, path):
         for r in rows:
             x = torch.tensor([r])
             pad = (-(x.shape[1] - 1)) % 128
-            l = m.logits(torch.nn.functional.pad(x[:, :-1], (0, pad)))[0, : x.shape[1] - 1]
+            ids = torch.nn.functional.pad(x, (0, pad))
+            h = m.trunk(ids[:, :-1])
+            l = (m.final(h) @ m.p["lm_head"].t())[0, : x.shape[1] - 1]
+            d = (m.mtp(h, ids[:, 1:]) @ m.p["lm_head"].t())[0, : x.shape[1] - 2].argmax(-1)  # the draft made at t for t + 2
+            agree += (d == l[1:].argmax(-1)).sum().item()
+            drafts += len(d)
             total += torch.nn.functional.cross_entropy(l, x[0, 1:], reduction="sum").item()
             n += x.shape[1] - 1
-    return dict(file=path, documents=len(docs), tokens=n, loss=round(total / n, 4), perplexity=round(math.exp(total / n), 3), bits_per_byte=round(total / math.log(2) / nbytes, 4))
+    return dict(file=path, documents=len(docs), tokens=n, loss=round(total / n, 4), perplexity=round(math.exp(total / n), 3), bits_per_byte=round(total / math.log(2) / nbytes, 4), mtp_agrees=round(agree / max(drafts, 1), 4))
 
 
 def wilson(k, n):

@@ -184,7 +184,7 @@ def main():
     files = sorted(glob.glob(a.data + "/teacher*.pt"))
     mine = [f for i, f in enumerate(files) if i % world == rank] or files[:1]
     proc = a.data + "/proc.pt"
-    D = Data(mine, a.T, dev, (rank, world), proc if os.path.exists(proc) else None, a.proc_fraction, seed=a.seed * 100 + rank, alpha=a.alpha)
+    D = Data(mine, a.T, dev, (rank, world), proc if os.path.exists(proc) else None, a.proc_fraction, held=a.rows * (a.T + 2) * 1.3 if a.eval_every else 0, seed=a.seed * 100 + rank, alpha=a.alpha)
     held = D.held_rows(a.rows)  # one batch of the training shape, so that nothing is compiled anew
     say(f"{m.w.numel() / 1e6:.2f} M matrix weights, {m.small.numel()} small; {len(D.train_docs)} docs on rank 0, {D.tok.numel() / 1e6:.1f} M tokens, soft rows {len(D.sid) / 1e6:.1f} M, held rows {len(held)}; ready {time.time() - t_start:.0f} s")
     if world > 1:

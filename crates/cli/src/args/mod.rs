@@ -35,7 +35,8 @@ Exit codes: 0 fine, 1 the work failed, 2 bad usage.";
     after_help = AFTER_HELP,
     max_term_width = 100,
     subcommand_required = true,
-    arg_required_else_help = true
+    arg_required_else_help = true,
+    args_override_self = true
 )]
 pub struct Cli {
     /// What to do.

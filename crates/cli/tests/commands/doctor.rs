@@ -6,7 +6,7 @@ use crate::support::{Copy, arg, golden_gguf, onebit};
 fn this_machine_is_well() {
     let output = onebit(&["doctor", "--bits", "1"]).run().ok();
     for part in
-        ["cpu/portable", "known answer", "symmetric", "affine", "checks passed", "not in this build: cuda, wgpu"]
+        ["cpu/portable", "known answer", "symmetric", "offsets of their own", "checks passed", "not in this build: cuda, wgpu"]
     {
         assert!(output.stdout.contains(part), "no {part:?} in {output:?}");
     }

@@ -1,6 +1,7 @@
 //! `pull`, and `info` and `run` on repositories, against a hub on this machine.
 
 use crate::support::{Copy, Output, golden_gguf, onebit};
+use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
@@ -73,8 +74,12 @@ fn answer(
         stream.write_all(&body[..limit])
     };
     if path.starts_with(&format!("/api/models/{repo}/revision/")) {
-        let siblings: Vec<_> =
-            files.iter().map(|(name, content)| serde_json::json!({"rfilename": name, "size": content.len()})).collect();
+        let sum = |content: &[u8]| Sha256::digest(content).iter().map(|b| format!("{b:02x}")).collect::<String>();
+        let file = |(name, content): (&String, &Vec<u8>)| {
+            let size = content.len();
+            serde_json::json!({"rfilename": name, "size": size, "lfs": {"sha256": sum(content), "size": size}})
+        };
+        let siblings: Vec<_> = files.iter().map(file).collect();
         return send("200 OK", "", serde_json::json!({"sha": COMMIT, "siblings": siblings}).to_string().as_bytes());
     }
     let name = path.strip_prefix(&format!("/{repo}/resolve/{COMMIT}/"));

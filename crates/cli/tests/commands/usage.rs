@@ -104,7 +104,7 @@ fn values_outside_their_range() {
 fn completions_for_every_shell() {
     for shell in ["bash", "zsh", "fish", "powershell", "elvish"] {
         let script = onebit(&["completions", shell]).run().ok().stdout;
-        assert!(script.contains("onebit") && script.contains("--max-tokens"), "{shell}");
+        assert!(script.contains("onebit") && script.contains("max-tokens"), "{shell}");
     }
 }
 

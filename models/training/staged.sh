@@ -6,7 +6,7 @@
 #   staged.sh L1 | L2           latents
 #   staged.sh T MINUTES [args]  waits for the teacher's text, then trains in the background
 #   staged.sh P SECONDS         waits that long or for the end; results to $OUT (a pack on the way, the latents at the end)
-W=${WORK:-/tmp/w}; OUT=${OUT:-results}; export PYTHONUNBUFFERED=1 OMP_NUM_THREADS=4
+W=${WORK:-${TMPDIR:-/var/tmp}/w}; OUT=${OUT:-results}; export PYTHONUNBUFFERED=1 OMP_NUM_THREADS=4
 N=$(nvidia-smi -L | wc -l)
 case $1 in
 A)

@@ -20,7 +20,7 @@ pub(crate) fn run(root: &Path) -> Result<()> {
     let mut report = Vec::new();
     let mut failed = false;
     for target in TARGETS {
-        let line = match toolchain(target) {
+        let line = match toolchain(root, target) {
             None => {
                 "not checked: neither an installed standard library nor rustc-web, cargo-web and rust-web-src".into()
             }
@@ -42,7 +42,7 @@ pub(crate) fn run(root: &Path) -> Result<()> {
 }
 
 /// A check of the product for the target, with the compiler's name.
-fn toolchain(target: &str) -> Option<(String, Command)> {
+fn toolchain(root: &Path, target: &str) -> Option<(String, Command)> {
     let libdir = output(Command::new("rustc").args(["--print", "target-libdir", "--target", target])).ok()?;
     if Path::new(libdir.trim()).exists() {
         let mut command = cargo();
@@ -56,7 +56,10 @@ fn toolchain(target: &str) -> Option<(String, Command)> {
     }
     let mut command = Command::new(cargo);
     command.args(["check", "-p", "onebit", "--target", target, "-Zbuild-std=std,panic_abort"]);
-    command.env("RUSTC", rustc).env("RUSTC_BOOTSTRAP", "1").env("CARGO_TARGET_DIR", "target/cross");
+    command
+        .env("RUSTC", rustc)
+        .env("RUSTC_BOOTSTRAP", "1")
+        .env("CARGO_TARGET_DIR", crate::target_dir(root).join("cross"));
     // Nothing runs, so nothing needs optimising.
     command.args(["--config", "profile.dev.opt-level=0", "--config", "profile.dev.package.'*'.opt-level=0"]);
     command.env_remove("RUSTUP_TOOLCHAIN").env_remove("CARGO");

@@ -6,8 +6,11 @@ use std::path::Path;
 use std::process::Command;
 
 /// What is run, as a reader would type it.
-const COMMANDS: &[&[&str]] =
-    &[&["info", "testdata/golden/qwen35_1bit_untied"], &["bench", "--shape", "bonsai-1.7b", "-p", "64", "-n", "32"]];
+const COMMANDS: &[&[&str]] = &[
+    &["run", "Tell me a short story about a tree.", "--temperature", "0", "--max-tokens", "60"],
+    &["info", "testdata/golden/qwen3_2bit_ternary"],
+    &["models"],
+];
 const OUTPUT: &str = "docs/screenshot.svg";
 const COLUMNS: usize = 100;
 const LINE_HEIGHT: usize = 18;
@@ -20,17 +23,27 @@ pub(crate) fn run(root: &Path) -> Result<()> {
     let binary = crate::target_dir(root).join("release/onebit");
     let mut lines = Vec::new();
     for args in COMMANDS {
-        lines.push(format!("$ onebit {}", args.join(" ")));
+        let typed = args.iter().map(|a| if a.contains(' ') { format!("\"{a}\"") } else { (*a).to_owned() });
+        lines.push(format!("$ onebit {}", typed.collect::<Vec<_>>().join(" ")));
         let out = Command::new(&binary).current_dir(root).args(*args).output().context("cannot start onebit")?;
         ensure!(out.status.success(), "onebit {}: {}", args.join(" "), String::from_utf8_lossy(&out.stderr));
         let text = String::from_utf8(out.stdout)?;
-        lines.extend(text.lines().map(|line| line.chars().take(COLUMNS).collect()));
+        lines.extend(text.trim_end().lines().flat_map(wrapped));
         lines.push(String::new());
     }
     lines.pop();
     std::fs::write(root.join(OUTPUT), svg(&lines))?;
     println!("{OUTPUT}: {} lines", lines.len());
     Ok(())
+}
+
+/// A line as a terminal of `COLUMNS` columns shows it.
+fn wrapped(line: &str) -> Vec<String> {
+    let chars: Vec<char> = line.chars().collect();
+    if chars.is_empty() {
+        return vec![String::new()];
+    }
+    chars.chunks(COLUMNS).map(|chunk| chunk.iter().collect()).collect()
 }
 
 /// Lines of a terminal as a picture; a line that starts with `$` is what was typed.

@@ -23,6 +23,8 @@ pub struct Ask<'a> {
     pub stop: &'a [String],
     /// Keep the cache for a prompt that goes on from here.
     pub keep: bool,
+    /// How long to wait for the answer before [`Sink::long_wait`] is told; [`PATIENCE`] for people.
+    pub patience: Duration,
 }
 
 /// An answer with its times.
@@ -40,7 +42,7 @@ pub struct Answer {
 pub trait Sink {
     /// Thinking, or answer, as it comes. Breaking ends the answer.
     fn piece(&mut self, event: &TextEvent) -> ControlFlow<()>;
-    /// Called once when nothing has been answered for [`PATIENCE`].
+    /// Called once when the model has thought for [`Ask::patience`] and answered nothing.
     fn long_wait(&mut self);
 }
 
@@ -67,7 +69,7 @@ pub fn ask(session: &mut Session, prepared: Prepared, ask: &Ask<'_>, sink: &mut 
             TextEvent::Prefill { .. } => {}
             TextEvent::Answer(text) => answered |= !text.trim().is_empty(),
             TextEvent::Reasoning(_) => {
-                if thinks && !answered && !warned && started.elapsed() >= PATIENCE {
+                if thinks && !answered && !warned && started.elapsed() >= ask.patience {
                     warned = true;
                     sink.long_wait();
                 }

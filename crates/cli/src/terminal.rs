@@ -49,7 +49,7 @@ pub fn styled(text: &str, style: &str, colours: bool) -> String {
 /// quick work leaves no flicker.
 #[must_use]
 pub fn bytes_bar(what: &str, total: u64) -> ProgressBar {
-    bar(what, total, "{msg} {wide_bar:.dim} {bytes}/{total_bytes} {binary_bytes_per_sec} {eta}")
+    bar(what, total, "{msg} {wide_bar:.dim} {decimal_bytes}/{decimal_total_bytes} {decimal_bytes_per_sec} {eta}")
 }
 
 /// A progress bar over counted things.

@@ -2,6 +2,8 @@
 
 use super::model::{ModelArg, default_model};
 use super::running::{RunOptions, count};
+use crate::Usage;
+use anyhow::{Result, anyhow};
 use clap::Args;
 use std::path::PathBuf;
 
@@ -75,12 +77,40 @@ pub struct GenerateOptions {
     /// End the answer before this text; may be repeated
     #[arg(long, value_name = "TEXT")]
     pub stop: Vec<String>,
-    /// System message
-    #[arg(long, value_name = "TEXT", env = "ONEBIT_SYSTEM")]
+    /// System message [env: ONEBIT_SYSTEM=]
+    // The two variables are read below and not by clap: one that is set for a whole shell must not contradict --raw.
+    #[arg(long, value_name = "TEXT")]
     pub system: Option<String>,
     /// Thinking before the answer: on, off, or at most N tokens of it [default: as the model's template says]
-    #[arg(long, value_name = "on|off|N", value_parser = think, env = "ONEBIT_THINK")]
+    /// [env: ONEBIT_THINK=]
+    #[arg(long, value_name = "on|off|N", value_parser = think)]
     pub think: Option<Think>,
+}
+
+impl GenerateOptions {
+    /// The system message: `--system`, else `ONEBIT_SYSTEM`.
+    #[must_use]
+    pub fn system(&self) -> Option<String> {
+        self.system.clone().or_else(|| variable("ONEBIT_SYSTEM"))
+    }
+
+    /// The wish about thinking: `--think`, else `ONEBIT_THINK` for models that think.
+    ///
+    /// # Errors
+    /// [`Usage`] for a variable with another value than `--think` takes.
+    pub fn think(&self, model_thinks: bool) -> Result<Option<Think>> {
+        match (self.think, variable("ONEBIT_THINK")) {
+            (None, Some(text)) if model_thinks => {
+                think(&text).map(Some).map_err(|wanted| anyhow!(Usage(format!("ONEBIT_THINK is `{text}`: {wanted}"))))
+            }
+            (flag, _) => Ok(flag),
+        }
+    }
+}
+
+/// A variable, unless it is empty.
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
 /// Arguments of `run`.

@@ -1,8 +1,8 @@
 //! `onebit pull`: a repository's files into the Hugging Face cache.
 
 use crate::args::PullArgs;
-use crate::{backends, load, resolve, terminal};
-use anyhow::{Context, Result, bail};
+use crate::{Usage, backends, load, resolve, terminal};
+use anyhow::{Context, Result, anyhow, bail};
 use indicatif::ProgressBar;
 use onebit_hub::{Client, HubConfig, Progress, PullOptions, RepoRef, choose, pull};
 use std::io::{IsTerminal, Write};
@@ -13,13 +13,14 @@ use std::time::Instant;
 /// # Errors
 /// Names that mean nothing, packs that do not run, everything that can go wrong with network and disk.
 pub fn run(args: &PullArgs) -> Result<()> {
-    let mut repo = RepoRef::parse(&args.repo)?;
+    let parse = |text: &str| RepoRef::parse(text).map_err(|e| anyhow!(Usage(e.to_string())));
+    let mut repo = parse(&args.repo)?;
     if let Some(revision) = &args.revision {
-        // Read together, so that the revision passes the same checks.
         if repo.revision.is_some() {
-            bail!(crate::Usage(format!("`{}` names a revision already; leave --revision out", args.repo)));
+            bail!(Usage(format!("`{}` names a revision already; leave --revision out", args.repo)));
         }
-        repo = RepoRef::parse(&format!("{}@{revision}", args.repo))?;
+        // Read together, so that the revision passes the same checks.
+        repo = parse(&format!("{}@{revision}", args.repo))?;
     }
     resolve::refuse_unsupported(&repo)?;
     let backend = backends::open_named(args.backend, None)?;

@@ -22,7 +22,13 @@ pub fn run(args: &RunArgs) -> Result<()> {
     let mut session = Session::open(model.as_deref(), &args.run, Wishes { checkpoints: 0, quiet: args.quiet })?;
     let params = sampling::merge(&args.generate, &session.text.defaults)?;
     let prepared = prepare(args, &session, &prompt)?;
-    let ask = Ask { sampling: &params, max_tokens: args.generate.max_tokens, stop: &args.generate.stop, keep: false };
+    let ask = Ask {
+        sampling: &params,
+        max_tokens: args.generate.max_tokens,
+        stop: &args.generate.stop,
+        keep: false,
+        patience: answer::PATIENCE,
+    };
     if args.json {
         let mut silent = Silent { quiet: args.quiet };
         let answer = answer::ask(&mut session, prepared, &ask, &mut silent)?;
@@ -119,9 +125,9 @@ fn prepare(args: &RunArgs, session: &Session, prompt: &str) -> Result<Prepared> 
         }
         return prompt::raw(&session.text, prompt);
     }
-    let mut messages: Vec<Message> = args.generate.system.iter().map(|s| Message::system(s.clone())).collect();
+    let mut messages: Vec<Message> = args.generate.system().into_iter().map(Message::system).collect();
     messages.push(Message::user(prompt.to_owned()));
-    prompt::chat(&session.text, &messages, args.generate.think)
+    prompt::chat(&session.text, &messages, args.generate.think(session.text.think_markers().is_some())?)
 }
 
 /// Waits for `--json`.

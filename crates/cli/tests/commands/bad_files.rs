@@ -23,9 +23,12 @@ fn model() -> Copy {
 
 const WEIGHTS: &str = "model.safetensors";
 
+/// A name, a change of the bytes, and a part of the sentence about it.
+type Damage = (&'static str, fn(&mut Vec<u8>), &'static str);
+
 #[test]
 fn cut_off_and_too_long() {
-    let cases: [(&str, fn(&mut Vec<u8>), &str); 4] = [
+    let cases: [Damage; 4] = [
         ("one byte", |b| b.truncate(b.len() - 1), "1 are missing"),
         ("a page", |b| b.truncate(b.len() - 4096), "4096 are missing"),
         ("half", |b| b.truncate(b.len() / 2), "are missing"),

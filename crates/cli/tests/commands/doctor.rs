@@ -5,9 +5,14 @@ use crate::support::{Copy, arg, golden_gguf, onebit};
 #[test]
 fn this_machine_is_well() {
     let output = onebit(&["doctor", "--bits", "1"]).run().ok();
-    for part in
-        ["cpu/portable", "known answer", "symmetric", "offsets of their own", "checks passed", "not in this build: cuda, wgpu"]
-    {
+    for part in [
+        "cpu/portable",
+        "known answer",
+        "symmetric",
+        "offsets of their own",
+        "checks passed",
+        "not in this build: cuda, wgpu",
+    ] {
         assert!(output.stdout.contains(part), "no {part:?} in {output:?}");
     }
     assert!(!output.stdout.contains("FAIL"), "{output:?}");

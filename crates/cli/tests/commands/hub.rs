@@ -167,7 +167,8 @@ fn the_best_file_is_chosen_and_named() {
 fn failures_of_the_hub() {
     let hub = mlx_hub(None);
     hub.run(&["pull", "tiny/other"]).fails(1, &["404"]);
-    hub.run(&["pull", "not a name"]).fails(1, &["is not a model name"]);
+    hub.run(&["pull", "not a name"]).fails(2, &["is not a model name"]);
+    hub.run(&["pull", "a/b@c", "--revision", "d"]).fails(2, &["names a revision already"]);
     let offline =
         onebit(&["pull", "tiny/model-mlx-1bit"]).env("HF_HOME", hub.home.path()).env("HF_HUB_OFFLINE", "1").run();
     offline.fails(1, &["HF_HUB_OFFLINE"]);

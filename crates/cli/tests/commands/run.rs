@@ -1,6 +1,15 @@
 //! `onebit run` on tiny models.
 
 use crate::support::{Copy, Output, arg, golden, golden_gguf, onebit};
+use clap::Parser;
+use onebit::answer::{self, Ask, Sink};
+use onebit::args::{Cli, Command, Think};
+use onebit::prompt;
+use onebit::session::{Session, Wishes};
+use onebit_engine::{SamplingParams, TextEvent};
+use onebit_text::Message;
+use std::ops::ControlFlow;
+use std::time::Duration;
 
 /// A short answer of the dense tiny model with its template.
 fn ask(model: &Copy, extra: &[&str]) -> Output {
@@ -143,6 +152,22 @@ fn the_model_may_come_from_the_environment() {
 }
 
 #[test]
+fn variables_for_a_whole_shell_do_not_get_in_the_way() {
+    let model = Copy::of("qwen3_1bit_untied").with_template();
+    let plain = golden("qwen3_1bit_untied");
+    let run = |args: &[&str], think: &str| {
+        let args = [&["run", "--max-tokens", "4", "--json"], args].concat();
+        onebit(&args).env("ONEBIT_SYSTEM", "be brief").env("ONEBIT_THINK", think).run()
+    };
+    let tokens = |output: Output| output.ok().json()["usage"]["prompt_tokens"].as_u64().expect("a count");
+    let asked = tokens(onebit(&["run", "--max-tokens", "4", "--json", model.arg(), "hi", "--think", "off"]).run());
+    assert!(tokens(run(&[model.arg(), "hi"], "off")) > asked, "the system message is there");
+    assert_eq!(tokens(run(&[model.arg(), "hi", "--raw"], "off")), 2);
+    run(&[arg(&plain), "hi"], "off").ok();
+    run(&[model.arg(), "hi"], "perhaps").fails(2, &["ONEBIT_THINK is `perhaps`"]);
+}
+
+#[test]
 fn a_folder_with_a_foreign_name() {
     let model = Copy::named("qwen3_1bit_untied", "モデル　é Кот").with_template();
     let output = ask(&model, &["--think", "off", "--json"]).ok();
@@ -190,4 +215,45 @@ fn the_context_is_obeyed() {
         let args = ["run", model.arg(), "hi", "--max-tokens", "4", "--kv-quant", kv, "--activations", "f32"];
         onebit(&args).run().ok();
     }
+}
+
+/// Counts what a person would see.
+#[derive(Default)]
+struct Seen {
+    hints: usize,
+    answered_before_the_hint: bool,
+    answered: bool,
+}
+
+impl Sink for Seen {
+    fn piece(&mut self, event: &TextEvent) -> ControlFlow<()> {
+        self.answered |= matches!(event, TextEvent::Answer(text) if !text.trim().is_empty());
+        ControlFlow::Continue(())
+    }
+
+    fn long_wait(&mut self) {
+        self.hints += 1;
+        self.answered_before_the_hint = self.answered;
+    }
+}
+
+#[test]
+fn one_hint_when_thinking_takes_long() {
+    let model = Copy::of("qwen3_1bit_untied").with_template();
+    let cli = Cli::parse_from(["onebit", "run", model.arg(), "hi", "--think", "12", "--seed", "1"]);
+    let Command::Run(args) = cli.command else { panic!("a run") };
+    let hints = |think: Think, patience: Duration| {
+        let wishes = Wishes { checkpoints: 0, quiet: true };
+        let mut session = Session::open(Some(model.arg()), &args.run, wishes).expect("a session");
+        let prepared = prompt::chat(&session.text, &[Message::user("hi")], Some(think)).expect("a prompt");
+        let sampling = SamplingParams { seed: Some(1), ..SamplingParams::default() };
+        let ask = Ask { sampling: &sampling, max_tokens: Some(30), stop: &[], keep: false, patience };
+        let mut seen = Seen::default();
+        answer::ask(&mut session, prepared, &ask, &mut seen).expect("an answer");
+        assert!(!seen.answered_before_the_hint);
+        seen.hints
+    };
+    assert_eq!(hints(Think::Budget(12), Duration::ZERO), 1);
+    assert_eq!(hints(Think::Budget(12), Duration::from_secs(3600)), 0);
+    assert_eq!(hints(Think::Off, Duration::ZERO), 0);
 }

@@ -56,19 +56,19 @@ pub fn run(args: &ChatArgs) -> Result<()> {
         Some(path) => Conversation::load(path)?,
         None => Conversation::default(),
     };
-    if let Some(system) = &args.generate.system {
-        conversation.system = Some(system.clone());
+    if let Some(system) = args.generate.system() {
+        conversation.system = Some(system);
     }
     let wishes = Wishes { checkpoints: CHECKPOINTS, quiet: false };
     let session = Session::open(args.model.name().as_deref(), &args.run, wishes)?;
     // Wrong values are found before the first line is typed.
     sampling::merge(&args.generate, &session.text.defaults)?;
-    prompt::chat(&session.text, &conversation.with("test"), args.generate.think)?;
+    let think = args.generate.think(session.text.think_markers().is_some())?;
+    prompt::chat(&session.text, &conversation.with("test"), think)?;
 
     let interrupted = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&interrupted);
     ctrlc::set_handler(move || flag.store(true, Ordering::SeqCst)).context("the handler of Ctrl-C")?;
-    let think = args.generate.think;
     let mut chat = Chat { args, session, conversation, think, last: None, interrupted };
     let mut input = Input::new(!args.no_history)?;
     if std::io::stdin().is_terminal() {
@@ -141,7 +141,13 @@ impl Chat<'_> {
         let generate = &self.args.generate;
         let params = sampling::merge(generate, &self.session.text.defaults)?;
         let prepared = prompt::chat(&self.session.text, &self.conversation.messages(), self.think)?;
-        let ask = Ask { sampling: &params, max_tokens: generate.max_tokens, stop: &generate.stop, keep: true };
+        let ask = Ask {
+            sampling: &params,
+            max_tokens: generate.max_tokens,
+            stop: &generate.stop,
+            keep: true,
+            patience: answer::PATIENCE,
+        };
         let mut sink = Stoppable { stream: Stream::new(false), interrupted: Arc::clone(&self.interrupted) };
         let answer = answer::ask(&mut self.session, prepared, &ask, &mut sink)?;
         sink.stream.end()?;

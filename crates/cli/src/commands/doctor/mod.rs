@@ -16,7 +16,7 @@ mod probe;
 mod random;
 mod vectors;
 
-use crate::args::{BackendName, DoctorArgs};
+use crate::args::{BackendName, DoctorArgs, RunOptions};
 use crate::backends::{self, Candidate};
 use crate::terminal::{BOLD, stdout_colours, styled};
 use crate::{load, memory, resolve, terminal};
@@ -80,8 +80,11 @@ impl Findings {
 pub fn run(args: &DoctorArgs) -> Result<()> {
     let mut findings = Findings { passed: 0, failed: 0, skipped: 0, broken: None };
     let candidates = candidates(args)?;
-    machine(&candidates, &mut findings);
+    machine(&candidates, &args.run, &mut findings);
     network::check(&candidates, &args.run, &mut findings);
+    if candidates.iter().all(|c| c.name == "reference") {
+        findings.skip("kernels: only the reference was asked for, and it is what the others are compared with");
+    }
     let model = args.model.name();
     if model.is_none() || args.bits.is_some() || args.group.is_some() {
         findings.heading("Kernels on random weights");
@@ -131,7 +134,7 @@ fn candidates(args: &DoctorArgs) -> Result<Vec<Candidate>> {
     Ok(all.into_iter().filter(wanted).collect())
 }
 
-fn machine(candidates: &[Candidate], findings: &mut Findings) {
+fn machine(candidates: &[Candidate], options: &RunOptions, findings: &mut Findings) {
     findings.line(&styled("This machine", BOLD, stdout_colours()), "", "");
     findings.note(&format!(
         "onebit {} on {} {}",
@@ -153,6 +156,13 @@ fn machine(candidates: &[Candidate], findings: &mut Findings) {
             list(caps.activations.iter().map(ToString::to_string).collect()),
             list(caps.kv_formats.iter().map(KvFormat::to_string).collect())
         ));
+    }
+    match backends::read_bandwidth(options) {
+        Ok(Some(read)) => {
+            findings.note(&format!("memory is read at {read:.1} GB/s, which bounds the speed of answers"))
+        }
+        Ok(None) => {}
+        Err(error) => findings.fail(format!("reading memory: {error:#}")),
     }
     findings.note(&format!("not in this build: {}", backends::ABSENT.join(", ")));
 }

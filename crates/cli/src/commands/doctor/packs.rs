@@ -35,6 +35,8 @@ const COUNTED: [Counted; 4] = [
 const VISION_TENSORS: usize = 333;
 /// F32 tensors of the 27B GGUF files.
 const GGUF_F32: usize = 353;
+/// Share of zeros among the codes of the ternary 27B.
+const ZERO_SHARE: f64 = 0.297;
 /// One step of a subnormal binary16: the most by which a 1-bit pack's offsets were rounded.
 const ROUNDING: f32 = 6e-8;
 
@@ -50,7 +52,7 @@ pub(super) fn check(source: &Source, findings: &mut Findings) -> Result<Option<&
     let checkpoint = source.checkpoint();
     let most = parts.parts.iter().max_by_key(|p| p.rows * p.cols);
     let bits = most.map_or(0, |p| p.format.bits());
-    scales(source, &parts.parts, bits, findings)?;
+    let codes = scales(source, &parts.parts, bits, findings)?;
     let Some(pack) = recognise(&facts, bits) else {
         findings.skip("no published Bonsai pack has these sizes, so there are no known answers");
         return Ok(None);
@@ -83,6 +85,11 @@ pub(super) fn check(source: &Source, findings: &mut Findings) -> Result<Option<&
     }
     if pack.arch == "qwen35" {
         hybrid(checkpoint, findings)?;
+        if pack.alphabet == Alphabet::Ternary {
+            let zeros = codes.share(1);
+            let found = format!("{:.1}%, {:.1}% in the published pack", 100.0 * zeros, 100.0 * ZERO_SHARE);
+            findings.check((zeros - ZERO_SHARE).abs() < 0.01, "zero weights", found);
+        }
     }
     Ok(Some(pack))
 }
@@ -97,7 +104,7 @@ fn matches_type(format: Format, kind: &str) -> bool {
 }
 
 /// What must hold for every 1-bit and 2-bit model: finite scales, offsets that follow, no fourth code.
-fn scales(source: &Source, parts: &[onebit_models::Part], bits: usize, findings: &mut Findings) -> Result<()> {
+fn scales(source: &Source, parts: &[onebit_models::Part], bits: usize, findings: &mut Findings) -> Result<Counts> {
     let bar = terminal::count_bar("reading weights", parts.len() as u64);
     let (mut counts, mut bad, mut affine, mut largest) = (Counts::default(), 0u64, 0usize, 0.0f32);
     for part in parts {
@@ -133,9 +140,8 @@ fn scales(source: &Source, parts: &[onebit_models::Part], bits: usize, findings:
     if bits == 2 {
         let three = counts.0[3];
         findings.check(three == 0, "uses of the fourth code", format!("{three}, none in a ternary pack"));
-        findings.note(&format!("zero weights: {:.1}%", 100.0 * counts.share(1)));
     }
-    Ok(())
+    Ok(counts)
 }
 
 /// Scales, offsets or dense values that are no finite number.

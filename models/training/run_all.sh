@@ -12,5 +12,5 @@ python3 proc_docs.py $W/tok $W/d/proc.pt 300000 7 $(($(nproc) * 2 / 3))
 for r in $(seq 0 $((N - 1))); do RANK=$r python3 gen.py --teacher $W/t.gguf --out $W/d --seconds $S --seed 11 > $W/gen$r.log 2>&1 & done
 wait
 tail -n 1 $W/gen*.log
-python3 -m torch.distributed.run --nproc-per-node $N train.py --data $W/d --out $W/o --minutes $M --rows 32 --lr 4e-3 --seed 1 --tag binary "$@" 2>&1 | tee $W/binary.log
+python3 -m torch.distributed.run --nproc-per-node $N train.py --data $W/d --out $W/o --minutes $M --rows 32 --lr 4e-3 --tok $W/tok --seed 1 --tag binary "$@" 2>&1 | tee $W/binary.log
 mkdir -p $W/seedling; python3 export.py $W/o/binary.ckpt $W/seedling $W/t.gguf

@@ -20,13 +20,13 @@ B)
 L1 | L2) cp .parts/$1/* $W/latents/; ls $W/latents; tail -n 1 $W/gen*.log;;
 T)
   M=$2; shift 2; cd $W/tr
-  setsid bash -c "for i in \$(seq 1 600); do [ \$(ls $W/d/teacher*.pt 2>/dev/null | wc -l) -ge $N ] && break; sleep 1; done; python3 -m torch.distributed.run --nproc-per-node $N train.py --data $W/d --out $W/o --minutes $M --rows 32 --eval-every 1000 --save-every 240 --tag binary $* > $W/binary.log 2>&1" < /dev/null > /dev/null 2>&1 &
+  setsid bash -c "for i in \$(seq 1 600); do [ \$(ls $W/d/teacher*.pt 2>/dev/null | wc -l) -ge $N ] && break; sleep 1; done; python3 -m torch.distributed.run --nproc-per-node $N train.py --data $W/d --out $W/o --minutes $M --rows 32 --eval-every 1000 --tok $W/tok --save-every 240 --tag binary $* > $W/binary.log 2>&1" < /dev/null > /dev/null 2>&1 &
   sleep 1; tail -n 1 $W/gen*.log $W/warm.log;;
 P)
   mkdir -p $OUT
   for i in $(seq 1 $2); do [ -f $W/o/binary.done ] && break; sleep 1; done
   tail -qn 1 $W/gen*.log; grep -E "ready|held|done|NaN|Error" $W/binary.log | tail -n 8; tail -n 2 $W/binary.log
-  cp $W/binary.log $W/o/binary.log.jsonl $OUT/
+  cp $W/binary.log $W/o/binary.log.jsonl $W/o/heldout.txt $OUT/
   if [ -f $W/o/binary.done ]; then cp $W/o/binary.ckpt.json $W/o/binary.ckpt.?.pt $OUT/; else cp $W/o/binary.pack/model.safetensors $W/o/binary.pack/config.json $OUT/ 2>/dev/null; fi
   ls -la $OUT;;
 esac

@@ -149,6 +149,7 @@ def main():
     A("--seed", type=int, default=1); A("--resume", default=""); A("--resume-pack", default=""); A("--config", default="{}"); A("--tag", default="run")
     A("--eval-every", type=int, default=500); A("--save-every", type=float, default=240); A("--no-compile", action="store_true"); A("--solo", action="store_true")
     A("--proc-fraction", type=float, default=1.0); A("--final-lr", type=float, default=0.01); A("--time-offset", type=float, default=0); A("--profile", action="store_true")
+    A("--tok", default="", help="folder of tokenizer.json: the held-out documents are then written as text")
     a = ap.parse_args()
     rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
     cuda = torch.cuda.is_available()
@@ -159,6 +160,7 @@ def main():
         dist.init_process_group("nccl" if cuda else "gloo")
     say = lambda *x: print(*x, flush=True) if rank == 0 else None
     t_start = time.time()
+    os.makedirs(a.out, exist_ok=True)
     c = M.Config(**json.loads(a.config))
     dt = torch.bfloat16 if cuda else torch.float32
     m = M.Model(c, dev, dt, compile=cuda and not a.no_compile)
@@ -191,8 +193,16 @@ def main():
         ok = torch.tensor([float(len(held) == a.rows)], device=dev)
         dist.all_reduce(ok, op=dist.ReduceOp.MIN)
         held = held if ok.item() else held[:0]
+    if a.tok and rank == 0 and len(D.held_docs):
+        from tokenizers import Tokenizer
+
+        tk = Tokenizer.from_file(a.tok + "/tokenizer.json")
+        with open(f"{a.out}/heldout.txt", "w", encoding="utf-8") as f:
+            for i in D.held_docs:
+                s = tk.decode(D.tok[D.begin[i] : D.begin[i] + D.len[i]].tolist(), skip_special_tokens=False)
+                f.write(s if s.endswith("<|endoftext|>") else s + "<|endoftext|>")
+                f.write("\n")
     it = D.epochs(a.rows)
-    os.makedirs(a.out, exist_ok=True)
     log = open(f"{a.out}/{a.tag}.log.jsonl", "a") if rank == 0 else None
 
     def loss_of(ids, nxt, tids, tp, w, mtp_rows):

@@ -42,12 +42,6 @@ pub struct GenerationDefaults {
 }
 
 impl GenerationDefaults {
-    /// Nothing was said.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        *self == Self::default()
-    }
-
     fn from_json(json: &Json) -> Self {
         let number = |key: &str| json.get(key).and_then(Json::as_f64).map(|v| v as f32);
         GenerationDefaults {

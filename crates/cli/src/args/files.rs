@@ -7,7 +7,7 @@ use std::path::PathBuf;
 /// Arguments of `pull`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Files go to the Hugging Face cache (HF_HOME), where other programs find them too. An interrupted download goes on
+Files go to the Hugging Face cache (HF_HOME), where other programs find them too. An interrupted download goes on \
 where it stopped. HF_TOKEN opens private repositories, HF_ENDPOINT names a mirror, HF_HUB_OFFLINE=1 forbids the network.
 
 Examples:
@@ -37,7 +37,7 @@ pub enum ConvertTo {
 /// Arguments of `convert`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A destination that ends in .gguf becomes a GGUF file, anything else an MLX folder. Every weight stays what it is; what
+A destination that ends in .gguf becomes a GGUF file, anything else an MLX folder. Every weight stays what it is; what \
 has no exact form in the other container is refused. SRC stays untouched and nothing is ever uploaded.
 
 Examples:
@@ -50,9 +50,9 @@ pub struct ConvertArgs {
     /// Folder or .gguf file to write; must not exist
     #[arg(value_name = "DST")]
     pub dst: PathBuf,
-    /// Group size of 2-bit blocks in a GGUF file: 64 is Q2_0 as llama.cpp reads it, 128 is PQ2_0
-    #[arg(long, value_name = "64|128", value_parser = q2_0_group, default_value = "64")]
-    pub gguf_group: u16,
+    /// Group size of 2-bit blocks in a GGUF file: 64 is Q2_0 as llama.cpp reads it, 128 is PQ2_0 [default: 64]
+    #[arg(long, value_name = "64|128", value_parser = q2_0_group)]
+    pub gguf_group: Option<u16>,
     /// Group size of GGUF type 42 (Q2_0) in SRC where the file does not tell: 64 or 128
     #[arg(long, value_name = "64|128", env = "ONEBIT_Q2_0_GROUP", value_parser = q2_0_group)]
     pub q2_0_group: Option<u16>,

@@ -158,7 +158,7 @@ impl RunArgs {
 /// Arguments of `chat`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Type /help in the chat for its commands. Ctrl-C stops an answer, Ctrl-D leaves. A line that ends in \\ goes on in the
+Type /help in the chat for its commands. Ctrl-C stops an answer, Ctrl-D leaves. A line that ends in \\ goes on in the \
 next one; \"\"\" opens and closes a longer text.
 
 Examples:

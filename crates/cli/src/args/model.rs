@@ -19,12 +19,6 @@ impl ModelArg {
     pub fn name(&self) -> Option<String> {
         self.flag.clone().or_else(|| self.positional.clone()).or_else(default_model)
     }
-
-    /// What the user named on the command line itself.
-    #[must_use]
-    pub fn explicit(&self) -> Option<&str> {
-        self.flag.as_deref().or(self.positional.as_deref())
-    }
 }
 
 /// `ONEBIT_MODEL`, unless it is empty.

@@ -50,7 +50,7 @@ pub struct InfoArgs {
 /// Arguments of `doctor`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Without MODEL the kernels are tested on random weights. With MODEL they are tested on its own weights and shapes, and a
+Without MODEL the kernels are tested on random weights. With MODEL they are tested on its own weights and shapes, and a \
 published pack is also held against known answers. Exit code 1 when anything fails.
 
 Examples:

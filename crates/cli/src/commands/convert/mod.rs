@@ -25,7 +25,7 @@ mod vocabulary;
 
 use crate::args::{ConvertArgs, ConvertTo};
 use crate::source::Source;
-use crate::{load, resolve, terminal};
+use crate::{Usage, load, resolve, terminal};
 use anyhow::{Context, Result, anyhow, bail};
 use heads::{Direction, HeadOrder};
 use matrices::{Moved, Rewritten};
@@ -56,6 +56,9 @@ struct Job<'a> {
 /// Whatever cannot be read, has no exact form in the other container, or cannot be written.
 pub fn run(args: &ConvertArgs) -> Result<()> {
     let started = Instant::now();
+    if args.gguf_group.is_some() && args.to() == ConvertTo::Mlx {
+        bail!(Usage("--gguf-group is about GGUF files, and the destination is a folder; leave it out".to_owned()));
+    }
     let options = load::Options { mmap: !args.no_mmap, q2_0_group: args.q2_0_group };
     let path = resolve::local(&args.src)?;
     if args.dst.exists() {
@@ -75,7 +78,7 @@ pub fn run(args: &ConvertArgs) -> Result<()> {
     };
     let partial = partial_name(&args.dst)?;
     let written = match to {
-        ConvertTo::Gguf => to_gguf::write(&mut job, &partial, args.gguf_group),
+        ConvertTo::Gguf => to_gguf::write(&mut job, &partial, args.gguf_group.unwrap_or(64)),
         ConvertTo::Mlx => to_mlx::write(&mut job, &partial),
     };
     let checked = written.and_then(|()| same_model(&job, &partial, to));

@@ -198,11 +198,6 @@ fn hybrid(checkpoint: &Checkpoint, findings: &mut Findings) -> Result<()> {
     Ok(())
 }
 
-/// Whether a pack is binary.
-pub(super) fn is_binary(pack: &Pack) -> bool {
-    pack.alphabet == Alphabet::Binary
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

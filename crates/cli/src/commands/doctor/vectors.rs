@@ -1,7 +1,7 @@
 //! Token ids and logits that published packs are known to give. They were printed by other programs (an MLX fork for the
 //! MLX pack, llama.cpp for the GGUF files) and are compared with f32 activations.
 
-use super::{Findings, packs};
+use super::Findings;
 use crate::args::{ActivationsName, DoctorArgs, RunOptions, Think};
 use crate::resolve::Located;
 use crate::session::{Session, Wishes};
@@ -11,7 +11,7 @@ use crate::{backends, prompt};
 use anyhow::Result;
 use onebit_checkpoint::Container;
 use onebit_engine::{Event, PromptOutputs, Request, SamplingParams};
-use onebit_hub::packs::Pack;
+use onebit_hub::packs::{Alphabet, Pack};
 use onebit_text::{Message, Specials};
 use std::ops::ControlFlow;
 
@@ -89,7 +89,8 @@ pub(super) fn check(
         return Ok(());
     }
     question(&side, findings);
-    let known = CHAT.iter().find(|(short, _)| *short == pack.short).filter(|_| gguf && packs::is_binary(pack));
+    let known =
+        CHAT.iter().find(|(short, _)| *short == pack.short).filter(|_| gguf && pack.alphabet == Alphabet::Binary);
     let raw = pack.short == "bonsai-1.7b" && !gguf;
     if !raw && known.is_none() {
         findings.skip("no logits are known for this pack");

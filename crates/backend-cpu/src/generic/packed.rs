@@ -81,7 +81,11 @@ impl FloatRows<'_> {
 #[inline(always)]
 pub(crate) fn params<V: Vector>(layout: &Layout, record: &[u8]) -> ([V; QUARTERS], Option<[V; QUARTERS]>) {
     let stored = unpack::lanes::<V>(layout.scale, &record[layout.code_bytes()..]);
-    (stored, layout.bias.map(|kind| unpack::lanes::<V>(kind, &record[layout.bias_start()..])))
+    let mut bias = None;
+    if let Some(kind) = layout.bias {
+        bias = Some(unpack::lanes::<V>(kind, &record[layout.bias_start()..]));
+    }
+    (stored, bias)
 }
 
 /// Adds the sparse residuals of a block to the sums of row `m`, whose groups sum to `x_sum`.
@@ -109,7 +113,7 @@ pub(crate) fn float_blocks<V: Vector>(segment: &Segment, blocks: Range<usize>, x
             } else {
                 let codes = &mut codes[..columns.len()];
                 unpack::values(layout, record, codes);
-                let (stored, bias) = params::<V>(layout, record);
+                let (mut stored, bias) = params::<V>(layout, record);
                 // Beside a kept bias, values are turned back into codes: see `finish_group`.
                 let (step, center) = if bias.is_some() { (layout.factor, layout.center) } else { (1.0, 0.0) };
                 for (to, from) in tile.iter_mut().zip(codes) {
@@ -117,7 +121,10 @@ pub(crate) fn float_blocks<V: Vector>(segment: &Segment, blocks: Range<usize>, x
                         *to = f32::from(*from) * step + center;
                     }
                 }
-                (stored.map(|s| s.mul(V::splat(layout.factor / step))), bias)
+                for s in &mut stored {
+                    *s = s.mul(V::splat(layout.factor / step));
+                }
+                (stored, bias)
             };
             let group = FloatGroup { layout, g, tile, scale, bias };
             let mut m = 0;

@@ -4,18 +4,24 @@ use super::packed::GroupSum;
 use super::vector::{LANES, Vector};
 use crate::layout::GROUP;
 
-/// Applies `f` to vectors of both inputs; a tail shorter than a vector goes through a padded one.
+/// A function of two vectors. A trait and not a closure: closures are compiled without the target features of the
+/// function that they end in, and too large ones stay there, every instruction of theirs a call.
+trait Pair<V> {
+    fn apply(&self, a: V, b: V) -> V;
+}
+
+/// `out = f(a, b)`; a tail shorter than a vector goes through a padded one.
 #[inline(always)]
-fn zip2<V: Vector>(a: &[f32], b: &[f32], out: &mut [f32], f: impl Fn(V, V) -> V) {
+fn zip<V: Vector>(a: &[f32], b: &[f32], out: &mut [f32], f: impl Pair<V>) {
     let n = out.len();
     let (a, b) = (&a[..n], &b[..n]);
     let ((av, at), (bv, bt)) = (a.as_chunks::<LANES>(), b.as_chunks::<LANES>());
     let (ov, ot) = out.as_chunks_mut::<LANES>();
     for ((a, b), o) in av.iter().zip(bv).zip(ov) {
-        f(V::load(a), V::load(b)).store(o);
+        f.apply(V::load(a), V::load(b)).store(o);
     }
     if !ot.is_empty() {
-        ot.copy_from_slice(&f(padded(at), padded(bt)).to_array()[..ot.len()]);
+        ot.copy_from_slice(&f.apply(padded(at), padded(bt)).to_array()[..ot.len()]);
     }
 }
 
@@ -45,31 +51,75 @@ pub(crate) fn dot<V: Vector>(a: &[f32], b: &[f32]) -> f32 {
     chains[0].add(chains[1]).add(chains[2].add(chains[3])).sum()
 }
 
+/// `a s b`.
+struct Scaled<V>(V);
+impl<V: Vector> Pair<V> for Scaled<V> {
+    #[inline(always)]
+    fn apply(&self, a: V, b: V) -> V {
+        a.mul(self.0).mul(b)
+    }
+}
+
 #[inline(always)]
 pub(crate) fn rms_norm<V: Vector>(x: &[f32], gain: &[f32], eps: f32, out: &mut [f32]) {
     let inverse = V::splat(1.0 / (dot::<V>(x, x) / x.len() as f32 + eps).sqrt());
-    zip2::<V>(x, gain, out, |x, g| x.mul(inverse).mul(g));
+    zip::<V>(x, gain, out, Scaled(inverse));
+}
+
+/// `a s`.
+struct First<V>(V);
+impl<V: Vector> Pair<V> for First<V> {
+    #[inline(always)]
+    fn apply(&self, a: V, _: V) -> V {
+        a.mul(self.0)
+    }
 }
 
 #[inline(always)]
 pub(crate) fn l2_norm<V: Vector>(x: &[f32], eps: f32, factor: f32, out: &mut [f32]) {
     let inverse = V::splat(factor / (dot::<V>(x, x) + eps).sqrt());
-    zip2::<V>(x, x, out, |x, _| x.mul(inverse));
+    zip::<V>(x, x, out, First(inverse));
+}
+
+struct Sum;
+impl<V: Vector> Pair<V> for Sum {
+    #[inline(always)]
+    fn apply(&self, a: V, b: V) -> V {
+        a.add(b)
+    }
 }
 
 #[inline(always)]
 pub(crate) fn add<V: Vector>(a: &[f32], b: &[f32], out: &mut [f32]) {
-    zip2::<V>(a, b, out, V::add);
+    zip::<V>(a, b, out, Sum);
+}
+
+/// `silu(a) b`.
+struct Silu;
+impl<V: Vector> Pair<V> for Silu {
+    #[inline(always)]
+    fn apply(&self, a: V, b: V) -> V {
+        a.mul(a.sigmoid()).mul(b)
+    }
 }
 
 #[inline(always)]
 pub(crate) fn swiglu<V: Vector>(gate: &[f32], up: &[f32], out: &mut [f32]) {
-    zip2::<V>(gate, up, out, |g, u| g.mul(g.sigmoid()).mul(u));
+    zip::<V>(gate, up, out, Silu);
+}
+
+/// `a sigmoid(b)`.
+struct Sigmoid;
+impl<V: Vector> Pair<V> for Sigmoid {
+    #[inline(always)]
+    fn apply(&self, a: V, b: V) -> V {
+        a.mul(b.sigmoid())
+    }
 }
 
 #[inline(always)]
 pub(crate) fn sigmoid_mul<V: Vector>(x: &[f32], gate: &[f32], out: &mut [f32]) {
-    zip2::<V>(x, gate, out, |x, g| x.mul(g.sigmoid()));
+    zip::<V>(x, gate, out, Sigmoid);
 }
 
 #[inline(always)]
@@ -77,12 +127,10 @@ pub(crate) fn silu_scale<V: Vector>(z: &[f32], out: &mut [f32]) {
     let (zv, zt) = z[..out.len()].as_chunks::<LANES>();
     let (ov, ot) = out.as_chunks_mut::<LANES>();
     for (z, o) in zv.iter().zip(ov) {
-        let z = V::load(z);
-        V::load(o).mul(z.mul(z.sigmoid())).store(o);
+        Silu.apply(V::load(z), V::load(o)).store(o);
     }
     if !ot.is_empty() {
-        let z: V = padded(zt);
-        let scaled = padded::<V>(ot).mul(z.mul(z.sigmoid()));
+        let scaled: V = Silu.apply(padded(zt), padded(ot));
         ot.copy_from_slice(&scaled.to_array()[..zt.len()]);
     }
 }
@@ -95,28 +143,45 @@ pub(crate) fn rope<V: Vector>(x: &[f32], cos: &[f32], sin: &[f32], out: &mut [f3
     let (out_low, out_rest) = out.split_at_mut(n);
     let (out_high, out_still) = out_rest.split_at_mut(n);
     // a cos - b sin and b cos + a sin; two products and one sum each, as the reference rounds them.
-    for i in 0..n {
+    let full = n / LANES;
+    for i in 0..full {
+        let [a, b, c, s] = [low, high, cos, sin];
+        let (a, b) = (V::load(&a.as_chunks().0[i]), V::load(&b.as_chunks().0[i]));
+        let (c, s) = (V::load(&c.as_chunks().0[i]), V::load(&s.as_chunks().0[i]));
+        a.mul(c).sub(b.mul(s)).store(&mut out_low.as_chunks_mut().0[i]);
+        b.mul(c).add(a.mul(s)).store(&mut out_high.as_chunks_mut().0[i]);
+    }
+    for i in full * LANES..n {
         out_low[i] = low[i] * cos[i] - high[i] * sin[i];
         out_high[i] = high[i] * cos[i] + low[i] * sin[i];
     }
-    zip2::<V>(still, still, out_still, |v, _| v);
+    out_still.copy_from_slice(still);
 }
 
 #[inline(always)]
 pub(crate) fn conv_silu<V: Vector>(history: &[&[f32]], taps: &[&[f32]], out: &mut [f32]) {
     let (ov, ot) = out.as_chunks_mut::<LANES>();
     for (i, o) in ov.iter_mut().enumerate() {
-        let sum = history.iter().zip(taps).fold(V::zero(), |sum, (row, taps)| {
-            V::load(&row.as_chunks().0[i]).mul_add(V::load(&taps.as_chunks().0[i]), sum)
-        });
-        sum.mul(sum.sigmoid()).store(o);
+        let mut sum = V::zero();
+        for (row, taps) in history.iter().zip(taps) {
+            sum = V::load(&row.as_chunks().0[i]).mul_add(V::load(&taps.as_chunks().0[i]), sum);
+        }
+        Silu.apply(sum, V::splat(1.0)).store(o);
     }
     if !ot.is_empty() {
-        let sum = history.iter().zip(taps).fold(V::zero(), |sum, (row, taps)| {
-            padded::<V>(row.as_chunks::<LANES>().1).mul_add(padded(taps.as_chunks::<LANES>().1), sum)
-        });
-        ot.copy_from_slice(&sum.mul(sum.sigmoid()).to_array()[..ot.len()]);
+        let mut sum = V::zero();
+        for (row, taps) in history.iter().zip(taps) {
+            let (row, taps) = (row.as_chunks::<LANES>().1, taps.as_chunks::<LANES>().1);
+            sum = padded::<V>(row).mul_add(padded(taps), sum);
+        }
+        ot.copy_from_slice(&Silu.apply(sum, V::splat(1.0)).to_array()[..ot.len()]);
     }
+}
+
+/// Nearest integers within the bound. NaN stays NaN through the clamp and becomes zero in the cast.
+#[inline(always)]
+fn round<V: Vector>(v: V, bound: f32) -> [i16; LANES] {
+    V::splat(-bound).max(V::splat(bound).min(v)).round().to_i16()
 }
 
 /// As `onebit_ops::quantize_row`, bit for bit, and the sums of each 32 columns.
@@ -139,16 +204,11 @@ pub(crate) fn quantize<V: Vector>(
         }
         *scale = top.top() / bound;
         let inverse = V::splat(if *scale > 0.0 { 1.0 / *scale } else { 0.0 });
-        // NaN stays NaN through the clamp and becomes zero in the cast.
-        let round = |v: V| {
-            let v = v.mul(inverse);
-            V::splat(-bound).max(V::splat(bound).min(v)).round().to_i16()
-        };
         let (vv, vt) = values.as_chunks_mut::<LANES>();
         for (x, v) in xv.iter().zip(vv) {
-            *v = round(V::load(x));
+            *v = round(V::load(x).mul(inverse), bound);
         }
-        vt.copy_from_slice(&round(padded(xt))[..xt.len()]);
+        vt.copy_from_slice(&round(padded::<V>(xt).mul(inverse), bound)[..xt.len()]);
         for (values, sum) in values.chunks(32).zip(sums) {
             *sum = GroupSum::default();
             for v in values {
@@ -163,6 +223,10 @@ pub(crate) fn quantize<V: Vector>(
 pub(crate) fn float_sums<V: Vector>(x: &[f32], sums: &mut [f32]) {
     for (x, sum) in x.chunks(32).zip(sums) {
         let (xv, xt) = x.as_chunks::<LANES>();
-        *sum = xv.iter().fold(padded::<V>(xt), |s, v| s.add(V::load(v))).sum();
+        let mut lanes: V = padded(xt);
+        for v in xv {
+            lanes = lanes.add(V::load(v));
+        }
+        *sum = lanes.sum();
     }
 }

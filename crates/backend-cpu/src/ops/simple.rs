@@ -141,5 +141,7 @@ pub(crate) fn select_rows(frame: &Frame<'_>, x: View, out: Tensor) {
 pub(crate) fn output(frame: &Frame<'_>, x: View) -> Vec<f32> {
     let rows = frame.rows(x.tensor);
     let x = frame.read(x);
-    (0..rows).flat_map(|r| x.row(r)).copied().collect()
+    let mut all = Vec::with_capacity(rows * x.view.cols());
+    (0..rows).for_each(|r| all.extend_from_slice(x.row(r)));
+    all
 }

@@ -194,8 +194,9 @@ fn places_that_are_wrong() {
     onebit(&["convert", arg(&mlx), arg(dir.path())]).run().fails(1, &["exists already"]);
     onebit(&["convert", arg(&mlx), arg(&new("x"))]).run().fails(1, &["in safetensors already"]);
     onebit(&["convert", arg(&gguf), arg(&new("x.gguf"))]).run().fails(1, &["a GGUF file already"]);
-    let group = ["convert", arg(&gguf), arg(&new("x")), "--gguf-group", "128"];
-    onebit(&group).run().fails(2, &["--gguf-group", "leave it out"]);
+    onebit(&["convert", arg(&gguf), arg(&new("x")), "--gguf-group", "128"])
+        .run()
+        .fails(2, &["--gguf-group", "leave it out"]);
     onebit(&["convert", "./nowhere", arg(&new("x.gguf"))]).run().fails(1, &["./nowhere does not exist"]);
     onebit(&["convert", arg(&mlx), arg(&new("no/such/x.gguf"))]).run().fails(1, &["x.gguf"]);
 }

@@ -14,6 +14,7 @@ use onebit_ops::{
     UploadOptions, Weight, wait,
 };
 use onebit_quant::{Format, Matrix};
+use std::time::Instant;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let args: Vec<String> = std::env::args().collect();
@@ -86,8 +87,8 @@ fn upload(
     layers: usize,
 ) -> Result<Vec<Weight>, Box<dyn std::error::Error>> {
     let mut codes = vec![0u8; format.row_bytes(cols)? * rows];
-    let mut state = 1u64;
-    (0..layers)
+    let (mut state, mut seconds) = (1u64, 0.0);
+    let weights: Vec<Weight> = (0..layers)
         .map(|i| {
             for word in codes.chunks_mut(8) {
                 state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -98,9 +99,14 @@ fn upload(
                 codes.chunks_mut(block.bytes).for_each(|b| b[..2].copy_from_slice(&0x2401u16.to_le_bytes()));
             }
             let matrix = Matrix::new(format, rows, cols, &codes, &[], &[])?;
-            Ok(backend.upload(&format!("layer {i}"), &[matrix], UploadOptions::default())?)
+            let start = Instant::now();
+            let weight = backend.upload(&format!("layer {i}"), &[matrix], UploadOptions::default())?;
+            seconds += start.elapsed().as_secs_f64();
+            Ok(weight)
         })
-        .collect()
+        .collect::<Result<_, Box<dyn std::error::Error>>>()?;
+    println!("repacked at {:.2} GB/s of codes", (codes.len() * layers) as f64 / seconds / 1e9);
+    Ok(weights)
 }
 
 /// Seconds of all products of one step: (by the clock, of the processors).

@@ -136,9 +136,9 @@ impl<'a> Source<'a> {
         let mut codes = [0u8; MAX_GROUP];
         let codes = &mut codes[..layout.group];
         let mut bytes = [0u8; MAX_GROUP / 4];
+        let (code_bytes, bias_start, first) = (layout.code_bytes(), layout.bias_start(), row * layout.groups());
         for (g, record) in block.chunks_exact_mut(layout.record_bytes()).enumerate() {
-            let (code_bytes, bias_start) = (layout.code_bytes(), layout.bias_start());
-            let at = row * layout.groups() + g;
+            let at = first + g;
             if let Some((stride, range)) = &self.packed {
                 let group = &data[g * stride..(g + 1) * stride];
                 write_bits(layout, &group[range.clone()], r, record);
@@ -175,16 +175,26 @@ impl<'a> Source<'a> {
     }
 }
 
-/// Copies the number at the start of `from` to place `r` of `to`.
+/// Copies the number at the start of `from` to place `r` of `to`. The sizes are spelled out: of an unknown number of
+/// bytes each copy would be a call.
 fn put(kind: ParamType, from: &[u8], r: usize, to: &mut [u8]) {
-    let size = kind.bytes();
-    to[r * size..(r + 1) * size].copy_from_slice(&from[..size]);
+    match kind {
+        ParamType::F16 | ParamType::BF16 => to.as_chunks_mut::<2>().0[r] = from.as_chunks().0[0],
+        ParamType::F32 => to.as_chunks_mut::<4>().0[r] = from.as_chunks().0[0],
+    }
 }
 
 /// One row's bits of a group into its units.
 fn write_bits(layout: &Layout, bytes: &[u8], r: usize, record: &mut [u8]) {
     let BitOrder { unit, position } = layout.order;
     let (unit, place) = (*unit, usize::from(position[r]) * *unit);
+    if layout.codes == Codes::Bits1 && unit == 1 {
+        // The general form below would call the library for every single byte.
+        for (from, to) in bytes.iter().zip(record.chunks_exact_mut(BLOCK)) {
+            to[place] = *from;
+        }
+        return;
+    }
     if layout.codes == Codes::Bits1 {
         for (from, to) in bytes.chunks_exact(unit).zip(record.chunks_exact_mut(BLOCK * unit)) {
             to[place..place + unit].copy_from_slice(from);

@@ -58,8 +58,12 @@ pub(crate) fn delta_head<V: Vector>(head: &mut Head<'_>) {
         // A short last slab runs with zero columns beside it.
         let slab = head.slab[..keys * SLAB].as_chunks_mut::<SLAB>().0;
         for (to, from) in slab.iter_mut().zip(head.state.chunks_exact(values)) {
-            to[width..].fill(0.0);
-            to[..width].copy_from_slice(&from[start..start + width]);
+            if let Some(full) = from[start..].first_chunk::<SLAB>() {
+                *to = *full;
+            } else {
+                to[width..].fill(0.0);
+                to[..width].copy_from_slice(&from[start..start + width]);
+            }
         }
         let mut next_out = 0;
         for (t, token) in head.tokens.iter().enumerate() {
@@ -85,7 +89,11 @@ pub(crate) fn delta_head<V: Vector>(head: &mut Head<'_>) {
 
 fn write_back(slab: &[[f32; SLAB]], state: &mut [f32], values: usize, start: usize, width: usize) {
     for (from, to) in slab.iter().zip(state.chunks_exact_mut(values)) {
-        to[start..start + width].copy_from_slice(&from[..width]);
+        if let Some(full) = to[start..].first_chunk_mut::<SLAB>() {
+            *full = *from;
+        } else {
+            to[start..start + width].copy_from_slice(&from[..width]);
+        }
     }
 }
 

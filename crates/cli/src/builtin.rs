@@ -1,6 +1,6 @@
 //! The model that runs when none is named: a small trained one whose files are part of the program.
 //!
-//! Its files have paths under [`ROOT`], which no file system knows; [`file`] serves them to the same readers that read
+//! Its files have paths under `ROOT`, which no file system knows; [`file()`] serves them to the same readers that read
 //! folders. Nothing is unpacked and nothing is written.
 
 use crate::memory;
@@ -52,7 +52,7 @@ pub fn is_root(path: &Path) -> bool {
     path == Path::new(ROOT)
 }
 
-/// The bytes of one of its files; `None` for every path outside [`ROOT`], and for files that it does not have.
+/// The bytes of one of its files; `None` for every path outside `ROOT`, and for files that it does not have.
 #[must_use]
 pub fn file(path: &Path) -> Option<&'static [u8]> {
     let name = path.strip_prefix(ROOT).ok()?;

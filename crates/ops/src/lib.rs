@@ -4,7 +4,7 @@
 //! must move. A [`Backend`] compiles the program into a [`Plan`] and runs the plan for every step; tokens, positions,
 //! cache slots and page tables arrive as [`StepInputs`], so nothing is recorded again per token.
 //!
-//! This crate knows no file and no model. Its [`reference`] backend is the oracle: scalar, obvious and complete.
+//! This crate knows no file and no model. Its [`mod@reference`] backend is the oracle: scalar, obvious and complete.
 
 #![forbid(unsafe_code)]
 

@@ -17,7 +17,7 @@ usage: cargo xtask COMMAND
 
   ci                    everything that CI runs: format, lints, docs, tidy, licences, tests
   tidy                  the rules of ARCHITECTURE.md that a program can check
-  cross                 cargo check for the other platforms whose standard library can be had here
+  cross [TARGET]        cargo check for the other platforms whose standard library can be had here
   goldens FULL          rebuild testdata/golden from the full cases in folder FULL, then check it
   fuzz [SECONDS]        run every fuzz target for so long (60)
   picture               redraw docs/screenshot.svg from what the binary prints
@@ -39,7 +39,8 @@ fn main() -> ExitCode {
     let result = match words.as_slice() {
         ["ci"] => ci::run(&root()),
         ["tidy"] => tidy::run(&root()),
-        ["cross"] => cross::run(&root()),
+        ["cross"] => cross::run(&root(), None),
+        ["cross", target] => cross::run(&root(), Some(target)),
         ["goldens", full] => goldens::run(&root(), Path::new(full)),
         ["fuzz"] => fuzz::run(&root(), 60),
         ["fuzz", seconds] if seconds.parse::<u64>().is_ok() => fuzz::run(&root(), seconds.parse().unwrap_or(60)),

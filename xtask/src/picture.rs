@@ -6,11 +6,8 @@ use std::path::Path;
 use std::process::Command;
 
 /// What is run, as a reader would type it.
-const COMMANDS: &[&[&str]] = &[
-    &["run", "Tell me a short story about a tree.", "--temperature", "0", "--max-tokens", "60"],
-    &["info", "testdata/golden/qwen3_2bit_ternary"],
-    &["models"],
-];
+const COMMANDS: &[&[&str]] =
+    &[&["run", "Tell me a short story about a tree.", "--temperature", "0", "--max-tokens", "60"], &["models"]];
 const OUTPUT: &str = "docs/screenshot.svg";
 const COLUMNS: usize = 100;
 const LINE_HEIGHT: usize = 18;
@@ -37,13 +34,16 @@ pub(crate) fn run(root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A line as a terminal of `COLUMNS` columns shows it.
+/// A line cut at words so that it fits.
 fn wrapped(line: &str) -> Vec<String> {
-    let chars: Vec<char> = line.chars().collect();
-    if chars.is_empty() {
-        return vec![String::new()];
+    let (mut lines, mut rest) = (Vec::new(), line);
+    while let Some((end, _)) = rest.char_indices().nth(COLUMNS) {
+        let cut = rest[..end].rfind(' ').map_or(end, |space| space + 1);
+        lines.push(rest[..cut].trim_end().to_owned());
+        rest = &rest[cut..];
     }
-    chars.chunks(COLUMNS).map(|chunk| chunk.iter().collect()).collect()
+    lines.push(rest.to_owned());
+    lines
 }
 
 /// Lines of a terminal as a picture; a line that starts with `$` is what was typed.
@@ -66,7 +66,15 @@ fn svg(lines: &[String]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::svg;
+    use super::{COLUMNS, svg, wrapped};
+
+    #[test]
+    fn long_lines_are_cut_at_words() {
+        let line = "word ".repeat(COLUMNS);
+        let lines = wrapped(line.trim_end());
+        assert!(lines.iter().all(|l| l.len() <= COLUMNS && l.starts_with("word")));
+        assert_eq!(lines.join(" "), line.trim_end());
+    }
 
     #[test]
     fn text_is_escaped() {

@@ -24,7 +24,7 @@ const CASE: &str = "testdata/golden/qwen3_1bit_tied_yarn";
 pub(crate) fn run(root: &Path, check: bool) -> Result<()> {
     let host = host()?;
     let build = ["build", "--release", "--package", "onebit", "--config", "profile.release.strip='symbols'"];
-    run_command(cargo().current_dir(root).args(build))?;
+    run_command(cargo().current_dir(root).args(build).env("RUSTFLAGS", neutral_paths(root)))?;
     let target = target_dir(root);
     let binary = target.join("release/onebit");
     let version = output(Command::new(&binary).arg("--version"))?;
@@ -62,6 +62,13 @@ pub(crate) fn run(root: &Path, check: bool) -> Result<()> {
     run_command(Command::new("tar").args(tar).arg("-C").arg(&out).arg("-cf").arg(&tarball).arg(&name))?;
     println!("{} ({} KiB)", tarball.display(), fs::metadata(&tarball)?.len().div_ceil(1024));
     if check { run_in_bare_root(root, &tarball, &name) } else { Ok(()) }
+}
+
+/// Compiler flags that keep the builder's folders out of panic messages.
+fn neutral_paths(root: &Path) -> String {
+    let home = std::env::var("CARGO_HOME").or_else(|_| std::env::var("HOME").map(|home| home + "/.cargo"));
+    let home = home.map_or_else(|_| String::new(), |home| format!("--remap-path-prefix={home}=cargo "));
+    format!("{home}--remap-path-prefix={}=onebit", root.display())
 }
 
 /// The Debian release of this machine: the oldest that a binary built here is promised to run on.
@@ -131,14 +138,25 @@ fn run_in_bare_root(root: &Path, tarball: &Path, name: &str) -> Result<()> {
     run_command(Command::new("cp").arg("-r").arg(root.join(CASE)).arg(bare.join("model")))?;
     let inside = |args: &[&str]| {
         let mut command = Command::new("chroot");
-        command.arg(&bare).arg(format!("/{name}/onebit")).args(args).env_clear().env("PATH", "/usr/bin:/bin");
+        command
+            .arg(&bare)
+            .arg(format!("/{name}/onebit"))
+            .args(args)
+            .env_clear()
+            .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
         command
     };
     let python = bare.join("usr/bin/python3").exists() || bare.join("usr/bin/rustc").exists();
     ensure!(!python, "the bare root is not bare");
-    run_command(&mut inside(&["--version"]))?;
-    run_command(&mut inside(&["info", "/model"]))?;
-    run_command(&mut inside(&["run", "/model", "Hello", "--raw", "--temperature", "0", "--max-tokens", "8"]))?;
+    let answer = ["run", "/model", "Hello", "--raw", "--temperature", "0", "--max-tokens", "8"];
+    let proc = bare.join("proc");
+    fs::create_dir_all(&proc)?;
+    run_command(Command::new("mount").args(["-t", "proc", "proc"]).arg(&proc))?;
+    let ran = [&["--version"][..], &["info", "/model"], &answer, &["run", "Hello", "--max-tokens", "8"]]
+        .iter()
+        .try_for_each(|args| run_command(&mut inside(args)));
+    run_command(Command::new("umount").arg(&proc))?;
+    ran?;
     println!(
         "runs in {}",
         if debian { "a minimal Debian root" } else { "a root that holds its shared libraries only" }

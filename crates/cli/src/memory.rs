@@ -1,6 +1,6 @@
 //! Free memory: what the system could give, and what a control group leaves of it.
 
-use sysinfo::{MemoryRefreshKind, RefreshKind, System};
+use sysinfo::{CGroupLimits, MemoryRefreshKind, RefreshKind, System};
 
 /// Bytes that this process could still take without swapping.
 #[must_use]
@@ -8,7 +8,7 @@ pub fn free() -> u64 {
     let system =
         System::new_with_specifics(RefreshKind::nothing().with_memory(MemoryRefreshKind::nothing().with_ram()));
     let machine = system.available_memory();
-    match system.cgroup_limits() {
+    match group(&system) {
         // Files that the group has read count as used there, though they can be dropped: only the limit binds.
         Some(group) if group.total_memory > 0 => machine.min(group.total_memory.saturating_sub(group.rss)),
         _ => machine,
@@ -21,9 +21,13 @@ pub fn total() -> u64 {
     let system =
         System::new_with_specifics(RefreshKind::nothing().with_memory(MemoryRefreshKind::nothing().with_ram()));
     let machine = system.total_memory();
-    system
-        .cgroup_limits()
+    group(&system)
         .map_or(machine, |group| if group.total_memory > 0 { machine.min(group.total_memory) } else { machine })
+}
+
+/// The control group's limits; none where the machine's own memory cannot be read (no `/proc`).
+fn group(system: &System) -> Option<CGroupLimits> {
+    if system.total_memory() > 0 { system.cgroup_limits() } else { None }
 }
 
 /// The most memory that this process has held so far (`VmHWM`), where the system says.

@@ -117,7 +117,7 @@ pub enum Problem {
     },
     /// Type id 42 whose block size nothing in the file decides.
     #[error(
-        "tensor `{tensor}` has GGUF type id 42 (Q2_0), which means blocks of 64 or of 128, and nothing in this file tells which{hint}; pass the group size, 64 or 128"
+        "tensor `{tensor}` has GGUF type id 42 (Q2_0), which means blocks of 64 or of 128, and nothing in this file tells which{hint}; say which with --q2-0-group 64 or --q2-0-group 128"
     )]
     AmbiguousQ2_0 {
         /// One such tensor.

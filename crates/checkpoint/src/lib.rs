@@ -33,6 +33,7 @@ pub use error::{Error, Problem};
 pub use inventory::{Container, Inventory, MatrixInfo};
 pub use kind::Kind;
 pub use meta::{Meta, MetaArray};
+pub use storage::explain_shrunk_files;
 pub use tensor::{StoredType, TensorInfo};
 
 /// What a header parser made of the bytes that it was given.

@@ -4,6 +4,7 @@
 //! another program shortens the file meanwhile, touching a page beyond the new end kills this process with SIGBUS,
 //! which no check can fully prevent. Lengths are therefore compared again before every slice is handed out, which
 //! catches a file that shrank since it was opened, and `mmap: false` reads everything up front and has no such hazard.
+//! [`explain_shrunk_files`] turns what remains into a sentence.
 
 use std::fs::File;
 use std::io::Read;
@@ -134,6 +135,33 @@ fn map(file: &File) -> std::io::Result<Mmap> {
     // SAFETY: the map is read-only and private. Rust asks that nobody changes the file meanwhile, which no program
     // can guarantee about files of others; the module's documentation states the hazard and the way round it.
     unsafe { Mmap::map(file) }
+}
+
+/// Makes the signal of a mapped file that another program shortens end this process with a sentence and exit code 1
+/// instead of a bare SIGBUS. For programs, not libraries: it replaces the process's handler. Does nothing elsewhere than
+/// on Unix.
+pub fn explain_shrunk_files() {
+    #[cfg(unix)]
+    {
+        extern "C" fn explain(_: libc::c_int) {
+            const TEXT: &[u8] =
+                b"error: a weight file was shortened or lost while it was in use; check its disk and run \
+                again, or use --no-mmap, which reads files up front\n";
+            // SAFETY: write and _exit are among the few calls allowed in a signal handler; TEXT is static.
+            unsafe {
+                libc::write(2, TEXT.as_ptr().cast(), TEXT.len());
+                libc::_exit(1)
+            }
+        }
+        // SAFETY: all zeros is a valid sigaction; the handler only makes calls that signals allow, and SA_ONSTACK lets
+        // it run on the stack that the runtime gave each thread for signals. A failure leaves the default in place.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = explain as *const () as libc::sighandler_t;
+            action.sa_flags = libc::SA_ONSTACK;
+            libc::sigaction(libc::SIGBUS, &action, std::ptr::null_mut());
+        }
+    }
 }
 
 #[cfg(unix)]

@@ -49,6 +49,7 @@ impl std::error::Error for Usage {}
 
 /// Parses the arguments, runs the command and turns its result into an exit code.
 pub fn main() -> ExitCode {
+    onebit_checkpoint::explain_shrunk_files();
     let cli = Cli::parse();
     match run(cli) {
         Ok(()) => ExitCode::SUCCESS,

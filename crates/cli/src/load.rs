@@ -68,8 +68,8 @@ pub fn refuse_kind(name: &str, kind: &Kind) -> Result<()> {
         }
         Kind::Drafter => bail!("{name} is {kind} and cannot run by itself: name the model that it drafts for instead"),
         Kind::Unknown(architecture) if architecture.is_empty() => bail!(
-            "{name} does not say which architecture it has: config.json is missing or has no `model_type`; download the \
-             whole repository, not the weight file alone"
+            "{name} does not say which architecture it has: config.json is missing or has no `model_type` (in GGUF: the key \
+             `general.architecture`); download the whole repository, not the weight file alone"
         ),
         Kind::Unknown(architecture) => {
             let known: Vec<&str> = onebit_models::registry::ENTRIES.iter().map(|e| e.name).collect();

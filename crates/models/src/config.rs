@@ -53,6 +53,25 @@ impl<'a> Config<'a> {
         meta.as_f64().filter(|v| v.is_finite()).ok_or_else(|| self.unsupported(key, &meta, "a number"))
     }
 
+    /// Refuses a declared size that the tensors contradict.
+    pub(crate) fn agrees(&self, key: Key, size: usize) -> Result<(), ModelError> {
+        match self.get(key) {
+            Some(found) if found.as_usize() != Some(size) => {
+                Err(self.unsupported(key, &found, &format!("{size}, the size that its tensors have")))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The epsilon of the RMS norms: a small positive number.
+    pub(crate) fn eps(&self) -> Result<f32, ModelError> {
+        let eps = self.number(EPS)?;
+        if eps > 0.0 && eps < 0.1 {
+            return Ok(eps as f32);
+        }
+        Err(self.unsupported(EPS, &Meta::Float(eps), "a small positive number"))
+    }
+
     /// Refuses a value that is there and is none of those implemented.
     pub(crate) fn require(&self, key: Key, wanted: &[Meta]) -> Result<(), ModelError> {
         match self.get(key) {

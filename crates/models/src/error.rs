@@ -35,6 +35,20 @@ pub enum ModelError {
     /// A tensor is not there.
     #[error("tensor `{0}` is missing from the checkpoint")]
     MissingTensor(String),
+    /// A tensor that the architecture has no use for.
+    #[error(
+        "tensor `{tensor}`{} has no place in {layers} layers of this architecture: the file is another model, or its \
+         layer count is wrong",
+        if *others > 0 { format!(" (and {others} more)") } else { String::new() }
+    )]
+    UnusedTensor {
+        /// The first such tensor.
+        tensor: String,
+        /// How many more there are.
+        others: usize,
+        /// Layers by the metadata.
+        layers: usize,
+    },
     /// A tensor of another shape than the metadata promise.
     #[error("tensor `{tensor}`: wanted shape {wanted}, got {got}")]
     TensorShape {

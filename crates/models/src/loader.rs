@@ -1,8 +1,10 @@
 //! From named tensors to uploaded weights, with shape checks on the way.
 
 use crate::ModelError;
-use onebit_ops::{Backend, DenseTensor, UploadOptions, Vector, Weight, WeightSource};
+use onebit_ops::{Backend, DenseTensor, Meta, UploadOptions, Vector, Weight, WeightSource};
 use onebit_quant::{Format, Matrix};
+use std::cell::RefCell;
+use std::collections::BTreeSet;
 
 /// Wishes at loading.
 #[derive(Debug, Clone, Copy, Default)]
@@ -94,6 +96,8 @@ pub(crate) struct Loader<'a> {
     head: &'static str,
     outline: Outline,
     bytes: u64,
+    /// Modules and tensors that were asked for, so that what is left over shows.
+    used: RefCell<BTreeSet<String>>,
 }
 
 /// A module's leaf name: in Hugging Face files and in GGUF.
@@ -115,7 +119,7 @@ impl<'a> Loader<'a> {
             });
             found.ok_or_else(|| ModelError::MissingTensor("model.embed_tokens.weight".to_owned()))?
         };
-        Ok(Loader { source, target, prefix, head, outline: Outline::default(), bytes: 0 })
+        Ok(Loader { source, target, prefix, head, outline: Outline::default(), bytes: 0, used: RefCell::default() })
     }
 
     /// What has been found so far.
@@ -148,6 +152,7 @@ impl<'a> Loader<'a> {
 
     /// The matrix of a module, which must be there.
     pub(crate) fn matrix(&self, name: &str) -> Result<Matrix<'a>, ModelError> {
+        self.used.borrow_mut().insert(name.to_owned());
         self.source.matrix(name)?.ok_or_else(|| ModelError::MissingTensor(format!("{name}.weight")))
     }
 
@@ -190,6 +195,7 @@ impl<'a> Loader<'a> {
 
     /// A float tensor of `len` values, widened to f32.
     pub(crate) fn values(&self, name: &str, len: usize) -> Result<Vec<f32>, ModelError> {
+        self.used.borrow_mut().insert(name.to_owned());
         let found = self.source.dense(name)?;
         let DenseTensor { shape, values } = found.ok_or_else(|| ModelError::MissingTensor(name.to_owned()))?;
         if values.len() != len {
@@ -207,6 +213,39 @@ impl<'a> Loader<'a> {
             });
         }
         Ok(values)
+    }
+
+    /// Refuses a checkpoint with language-model tensors that `layers` layers of this architecture do not use: it is
+    /// another model, or its metadata lie. Vision towers, draft heads and a stored copy of a tied head may be there.
+    pub(crate) fn refuse_leftovers(&self, layers: usize) -> Result<(), ModelError> {
+        let used = self.used.borrow();
+        let module = |name: &str| {
+            let suffix = [".weight", ".scales", ".biases"].into_iter().find(|s| name.ends_with(s));
+            suffix.map_or_else(String::new, |s| name[..name.len() - s.len()].to_owned())
+        };
+        let beside = |name: &str| {
+            if self.source.is_gguf() {
+                let block = name.strip_prefix("blk.").and_then(|rest| rest.split('.').next()?.parse::<usize>().ok());
+                return name.contains(".nextn.") || block.is_some_and(|b| b >= layers && self.has_draft_head());
+            }
+            !name.starts_with(self.prefix) || name.ends_with(".rotary_emb.inv_freq")
+        };
+        let left: Vec<String> = self.source.tensors().into_iter().map(|(name, _)| name).collect();
+        let mut left = left.into_iter().filter(|name| {
+            let module = module(name);
+            !used.contains(name) && !used.contains(&module) && module != self.head && !beside(name)
+        });
+        match left.next() {
+            None => Ok(()),
+            Some(tensor) => Err(ModelError::UnusedTensor { tensor, others: left.count(), layers }),
+        }
+    }
+
+    fn has_draft_head(&self) -> bool {
+        let architecture = self.source.meta("general.architecture");
+        let architecture = architecture.as_ref().and_then(Meta::as_str).unwrap_or_default();
+        let key = format!("{architecture}.nextn_predict_layers");
+        self.source.meta(&key).and_then(|m| m.as_usize()).is_some_and(|n| n > 0)
     }
 
     /// Puts values on the device. `None` for an outline.

@@ -131,6 +131,7 @@ impl Model {
         let total = outline(source)?.1.bytes();
         let mut loader = Loader::new(source, Target::Device { backend, options, progress, total })?;
         let (facts, architecture) = (entry.load)(&mut loader)?;
+        loader.refuse_leftovers(facts.layers)?;
         let architecture = architecture.ok_or_else(|| ModelError::MissingKey("architecture".to_owned()))?;
         Ok(Model { facts, outline: loader.into_outline(), architecture })
     }
@@ -166,5 +167,6 @@ pub fn outline(source: &dyn WeightSource) -> Result<(Facts, Outline), ModelError
     let entry = registry::find(source)?;
     let mut loader = Loader::new(source, Target::Outline)?;
     let (facts, _) = (entry.load)(&mut loader)?;
+    loader.refuse_leftovers(facts.layers)?;
     Ok((facts, loader.into_outline()))
 }

@@ -46,13 +46,14 @@ pub struct QuantizedRow {
 }
 
 /// Rounds one row to integers: scale `amax / limit` for each group of 128 (the last may be shorter), ties to even.
-/// A group of zeros has scale 0. This is the oracle; backends must produce the same integers bit for bit.
+/// A group of zeros has scale 0; a group with a value that is not finite has scale NaN, so that no fault is rounded away.
+/// This is the oracle; backends must produce the same integers bit for bit.
 pub fn quantize_row(x: &[f32], limit: i16) -> QuantizedRow {
     let mut row =
         QuantizedRow { values: Vec::with_capacity(x.len()), scales: Vec::with_capacity(x.len().div_ceil(GROUP)) };
     for group in x.chunks(GROUP) {
         let amax = group.iter().fold(0.0f32, |m, v| m.max(v.abs()));
-        let scale = amax / f32::from(limit);
+        let scale = if group.iter().all(|v| v.is_finite()) { amax / f32::from(limit) } else { f32::NAN };
         let inverse = if scale > 0.0 { 1.0 / scale } else { 0.0 };
         row.scales.push(scale);
         // The clamp matters where 1/scale overflows or rounds up: amax * inverse may exceed the limit by one ulp.
@@ -89,6 +90,16 @@ mod tests {
         assert!(q.values[..128].iter().all(|v| *v == 0));
         assert_eq!(q.values[130], -255);
         assert_eq!(q.values.len(), 160);
+    }
+
+    #[test]
+    fn what_is_not_finite_poisons_its_group_alone() {
+        for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            let mut x = vec![1.0f32; 256];
+            x[5] = bad;
+            let q = quantize_row(&x, 127);
+            assert!(q.scales[0].is_nan() && q.scales[1].is_finite(), "{bad}");
+        }
     }
 
     #[test]

@@ -34,14 +34,24 @@ impl KvFormat {
     /// Rounds one head vector as if it were stored and read back: the oracle of every backend's KV codec.
     ///
     /// Blocks of 32 values. `Q8`: scale `f16(amax / 127)`, integers ties to even. `Q4`: minimum `f16(min)`, scale
-    /// `f16((max - min) / 15)`, integers 0..=15 ties to even.
+    /// `f16((max - min) / 15)`, integers 0..=15 ties to even. A block with a value that is not finite becomes NaN.
     pub fn round(self, head: &mut [f32]) {
         let half = |v: f32| half::f16::from_f32(v).to_f32();
+        let poisoned = |block: &mut [f32]| {
+            let bad = block.iter().any(|v| !v.is_finite());
+            if bad {
+                block.fill(f32::NAN);
+            }
+            bad
+        };
         match self {
             KvFormat::F32 => {}
             KvFormat::F16 => head.iter_mut().for_each(|v| *v = half(*v)),
             KvFormat::Q8 => {
                 for block in head.chunks_mut(32) {
+                    if poisoned(block) {
+                        continue;
+                    }
                     let scale = half(block.iter().fold(0.0f32, |m, v| m.max(v.abs())) / 127.0);
                     let inverse = if scale > 0.0 { 1.0 / scale } else { 0.0 };
                     block.iter_mut().for_each(|v| *v = (*v * inverse).round_ties_even().clamp(-127.0, 127.0) * scale);
@@ -49,6 +59,9 @@ impl KvFormat {
             }
             KvFormat::Q4 => {
                 for block in head.chunks_mut(32) {
+                    if poisoned(block) {
+                        continue;
+                    }
                     let min = half(block.iter().fold(f32::INFINITY, |m, v| m.min(*v)));
                     let max = block.iter().fold(f32::NEG_INFINITY, |m, v| m.max(*v));
                     let scale = half((max - min) / 15.0);

@@ -14,6 +14,11 @@ use onebit_quant::float::{f16_to_f32, f32_to_f16};
 /// Values of a block with its own scale.
 const BLOCK: usize = 32;
 
+/// Zero, or NaN when a value is not finite: a block's scale then carries the fault on.
+fn poison(x: &[f32]) -> f32 {
+    x.iter().map(|v| v * 0.0).sum()
+}
+
 pub(crate) fn kv_store<V: Vector>(format: KvFormat, x: &[f32], out: &mut [u8]) {
     match format {
         KvFormat::F32 => {
@@ -28,7 +33,7 @@ pub(crate) fn kv_store<V: Vector>(format: KvFormat, x: &[f32], out: &mut [u8]) {
         }
         KvFormat::Q8 => {
             for (x, to) in x.chunks(BLOCK).zip(out.chunks_mut(34)) {
-                let scale = f32_to_f16(x.iter().fold(0.0f32, |m, v| m.max(v.abs())) / 127.0);
+                let scale = f32_to_f16(x.iter().fold(0.0f32, |m, v| m.max(v.abs())) / 127.0 + poison(x));
                 to[..2].copy_from_slice(&scale.to_le_bytes());
                 let scale = f16_to_f32(scale);
                 let inverse = if scale > 0.0 { 1.0 / scale } else { 0.0 };
@@ -42,7 +47,7 @@ pub(crate) fn kv_store<V: Vector>(format: KvFormat, x: &[f32], out: &mut [u8]) {
                 let min = f32_to_f16(x.iter().fold(f32::INFINITY, |m, v| m.min(*v)));
                 let max = x.iter().fold(f32::NEG_INFINITY, |m, v| m.max(*v));
                 let low = f16_to_f32(min);
-                let scale = f32_to_f16((max - low) / 15.0);
+                let scale = f32_to_f16((max - low) / 15.0 + poison(x));
                 to[..2].copy_from_slice(&scale.to_le_bytes());
                 to[2..4].copy_from_slice(&min.to_le_bytes());
                 to[4..].fill(0);
@@ -114,6 +119,21 @@ pub(crate) fn load<V: Vector>(format: KvFormat, bytes: &[u8], out: &mut [f32]) {
 mod tests {
     use super::super::vector::Array;
     use super::*;
+
+    #[test]
+    fn what_is_not_finite_comes_back_as_not_finite() {
+        for format in [KvFormat::F32, KvFormat::F16, KvFormat::Q8, KvFormat::Q4] {
+            for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+                let mut x = vec![0.5; 64];
+                x[40] = bad;
+                let mut bytes = vec![0; format.head_bytes(64)];
+                kv_store::<Array>(format, &x, &mut bytes);
+                let mut got = vec![0.0; 64];
+                load::<Array>(format, &bytes, &mut got);
+                assert!(!got[40].is_finite() && got[0] == 0.5, "{format} {bad}: {}", got[40]);
+            }
+        }
+    }
 
     #[test]
     fn storing_and_loading_is_the_oracle_rounding() {

@@ -199,10 +199,14 @@ pub(crate) fn quantize<V: Vector>(
     {
         let (xv, xt) = x.as_chunks::<LANES>();
         let mut top: V = padded::<V>(xt).abs().max(V::zero());
+        // Zero times a value is zero unless the value is not finite: then the scale becomes NaN, as the oracle says.
+        let mut poison: V = padded::<V>(xt).mul(V::zero());
         for v in xv {
-            top = V::load(v).abs().max(top);
+            let v = V::load(v);
+            top = v.abs().max(top);
+            poison = poison.add(v.mul(V::zero()));
         }
-        *scale = top.top() / bound;
+        *scale = top.top() / bound + poison.sum();
         let inverse = V::splat(if *scale > 0.0 { 1.0 / *scale } else { 0.0 });
         let (vv, vt) = values.as_chunks_mut::<LANES>();
         for (x, v) in xv.iter().zip(vv) {

@@ -42,22 +42,22 @@ fn logit_bias(text: &str) -> Result<(u32, f32), String> {
 #[command(next_help_heading = "Answer")]
 pub struct GenerateOptions {
     /// Most tokens to generate, thinking included [default: up to the end of the context]
-    #[arg(short = 'n', long, value_name = "N", env = "ONEBIT_MAX_TOKENS", value_parser = count)]
+    #[arg(short = 'n', long, value_name = "N", env = "ONEBIT_MAX_TOKENS", value_parser = count, allow_negative_numbers = true)]
     pub max_tokens: Option<usize>,
     /// Randomness: 0 always takes the likeliest token [default: the model's own, else 1]
-    #[arg(long, value_name = "T")]
+    #[arg(long, value_name = "T", allow_negative_numbers = true)]
     pub temperature: Option<f32>,
     /// Draw from the K likeliest tokens only; 0 for all [default: the model's own, else 0]
-    #[arg(long, value_name = "K")]
+    #[arg(long, value_name = "K", allow_negative_numbers = true)]
     pub top_k: Option<usize>,
     /// Draw from the fewest likeliest tokens that reach probability P [default: the model's own, else 1]
-    #[arg(long, value_name = "P")]
+    #[arg(long, value_name = "P", allow_negative_numbers = true)]
     pub top_p: Option<f32>,
     /// Drop tokens less likely than P times the likeliest [default: the model's own, else 0]
-    #[arg(long, value_name = "P")]
+    #[arg(long, value_name = "P", allow_negative_numbers = true)]
     pub min_p: Option<f32>,
     /// Divide the logits of tokens already seen by this [default: the model's own, else 1]
-    #[arg(long, value_name = "X")]
+    #[arg(long, value_name = "X", allow_negative_numbers = true)]
     pub repeat_penalty: Option<f32>,
     /// Subtract this from the logits of tokens that the answer holds [default: 0]
     #[arg(long, value_name = "X", allow_negative_numbers = true)]
@@ -72,7 +72,7 @@ pub struct GenerateOptions {
     #[arg(long, value_name = "ID=BIAS", value_parser = logit_bias)]
     pub logit_bias: Vec<(u32, f32)>,
     /// Seed of the random draws; equal seeds give equal answers [default: a fresh one, which is printed]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub seed: Option<u64>,
     /// End the answer before this text; may be repeated
     #[arg(long, value_name = "TEXT")]

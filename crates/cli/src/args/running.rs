@@ -90,7 +90,7 @@ pub struct RunOptions {
     #[arg(long, value_enum, default_value = "auto", env = "ONEBIT_BACKEND")]
     pub backend: BackendName,
     /// Threads of the CPU backend [default: one for each core that the process may use]
-    #[arg(long, value_name = "N", env = "ONEBIT_THREADS", value_parser = count)]
+    #[arg(long, value_name = "N", env = "ONEBIT_THREADS", value_parser = threads)]
     pub threads: Option<usize>,
     /// Tokens of context [default: what fits, at most the model's own]
     #[arg(long, value_name = "TOKENS", env = "ONEBIT_CTX", value_parser = count)]
@@ -125,6 +125,17 @@ pub(super) fn count(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(0) | Err(_) => Err("wanted a whole number of at least 1".to_owned()),
         Ok(n) => Ok(n),
+    }
+}
+
+/// Most threads that can be asked for: beyond any machine, and far below what an operating system refuses.
+const MAX_THREADS: usize = 1024;
+
+/// A count of threads.
+pub(super) fn threads(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(n) if (1..=MAX_THREADS).contains(&n) => Ok(n),
+        _ => Err(format!("wanted a whole number from 1 to {MAX_THREADS}")),
     }
 }
 

@@ -49,7 +49,8 @@ pub fn run(args: &LogitsArgs) -> Result<()> {
         TensorView::new(Dtype::F32, shape, bytes).map(|view| (name.as_str(), view))
     });
     let views: Vec<_> = views.collect::<Result<_, _>>()?;
-    safetensors::serialize_to_file(views, None, &args.out).with_context(|| args.out.display().to_string())?;
+    let bytes = safetensors::serialize(views, None)?;
+    std::fs::write(&args.out, bytes).with_context(|| args.out.display().to_string())?;
     terminal::say(&format!(
         "{}: {} for {rows} tokens",
         args.out.display(),

@@ -38,6 +38,14 @@ pub fn run(args: &RunArgs) -> Result<()> {
         writeln!(io::stdout(), "{json}")?;
         return Ok(());
     }
+    if terminal::stderr_colours() {
+        // Faint thinking must not outlive the program; 130 is what shells expect of an interrupted one.
+        let plain = || {
+            terminal::say(PLAIN);
+            std::process::exit(130);
+        };
+        ctrlc::set_handler(plain).context("the handler of Ctrl-C")?;
+    }
     let mut stream = Stream::new(args.quiet);
     let answer = answer::ask(&mut session, prepared, &ask, &mut stream)?;
     stream.end()?;

@@ -8,6 +8,7 @@ mod doctor;
 mod hub;
 mod info;
 mod published;
+mod refusals;
 mod run;
 mod support;
 mod usage;

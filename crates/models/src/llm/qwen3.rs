@@ -6,7 +6,7 @@
 //! y = h + down(silu(gate(rms h)) * up(rms h))
 //! ```
 
-use crate::config::{CONTEXT, Config, EPS, HEAD_DIM, HEADS, KV_HEADS, LAYERS};
+use crate::config::{CONTEXT, Config, HEAD_DIM, HEADS, KV_HEADS, LAYERS};
 use crate::layers::{self, Ends, INPUT_NORM, K, K_NORM, Mlp, O, Q, Q_NORM, V, norm, tap, tied};
 use crate::loader::{Leaf, Loader, PartKind};
 use crate::model::{Architecture, Facts, Forward, KvShape};
@@ -46,7 +46,7 @@ pub(crate) fn load(loader: &mut Loader<'_>) -> Result<Loaded, ModelError> {
     config.require(("use_sliding_window", "use_sliding_window"), &[Meta::Bool(false)])?;
     let (layers, heads, kv_heads) = (config.count(LAYERS)?, config.count(HEADS)?, config.count(KV_HEADS)?);
     let (dim, context) = (config.count(HEAD_DIM)?, config.count(CONTEXT)?);
-    let eps = config.number(EPS)? as f32;
+    let eps = config.eps()?;
     if !heads.is_multiple_of(kv_heads) {
         return Err(ModelError::UnsupportedValue {
             key: KV_HEADS.0.to_owned(),
@@ -57,6 +57,7 @@ pub(crate) fn load(loader: &mut Loader<'_>) -> Result<Loaded, ModelError> {
     let rope = Arc::new(config.rope(dim)?);
 
     let ((vocab, hidden), ends) = Ends::load(loader, tied(loader), eps, 0.0)?;
+    config.agrees(("hidden_size", "embedding_length"), hidden)?;
     let mut loaded = Vec::new();
     for i in 0..layers {
         let gain = loader.gain(&loader.layer(i, INPUT_NORM), hidden, 0.0)?;

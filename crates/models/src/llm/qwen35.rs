@@ -11,7 +11,7 @@
 //! file: grouped in Hugging Face and MLX files, tiled in GGUF ([`HeadMap`]).
 
 use crate::ModelError;
-use crate::config::{CONTEXT, Config, EPS, HEAD_DIM, HEADS, KV_HEADS, Key, LAYERS};
+use crate::config::{CONTEXT, Config, HEAD_DIM, HEADS, KV_HEADS, Key, LAYERS};
 use crate::layers::{self, Ends, INPUT_NORM, K, K_NORM, Mlp, O, Q, Q_NORM, V, norm, tap, tied};
 use crate::llm::qwen3::parameters;
 use crate::loader::{Leaf, Loader, PartKind};
@@ -136,12 +136,13 @@ pub(crate) fn load(loader: &mut Loader<'_>) -> Result<Loaded, ModelError> {
         }
     }
     let context = config.count(CONTEXT)?;
-    let eps = config.number(EPS)? as f32;
+    let eps = config.eps()?;
     let rope = Arc::new(rope(&config, sizes.dim)?);
     let map = if loader.source.is_gguf() { HeadMap::Tiled } else { HeadMap::Grouped };
     let offset = norm_offset(loader);
 
     let ((vocab, hidden), ends) = Ends::load(loader, tied(loader), eps, offset)?;
+    config.agrees(("hidden_size", "embedding_length"), hidden)?;
     let (mut attention_layers, mut delta_layers) = (0, 0);
     let mut loaded = Vec::new();
     for i in 0..layers {

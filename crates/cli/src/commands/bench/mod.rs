@@ -84,7 +84,7 @@ fn open(args: &BenchArgs) -> Result<(String, Arc<dyn Backend>, Arc<Model>)> {
         model.with_context(|| name.to_owned()).map(Arc::new)
     };
     if let Some(shape) = &args.shape {
-        let source = Shape::new(shape)?;
+        let source = Shape::new(shape).map_err(|e| Usage(e.to_string()))?;
         let backend = backends::open(&args.run)?;
         let model = load(&source, &*backend, shape)?;
         return Ok((format!("{shape} (random weights)"), backend, model));

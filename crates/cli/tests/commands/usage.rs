@@ -90,7 +90,7 @@ fn backends_that_are_not_in_this_build() {
 fn values_outside_their_range() {
     let case = golden("qwen3_1bit_untied");
     let run = |extra: &[&str]| onebit(&[&["run", arg(&case), "hi"][..], extra].concat()).run();
-    run(&["--temperature", "-1"]).fails(2, &["unexpected argument"]);
+    run(&["--temperature", "-1"]).fails(2, &["temperature", "from 0 to 100"]);
     run(&["--temperature=-1"]).fails(2, &["temperature", "from 0 to 100"]);
     run(&["--top-p", "1.5"]).fails(2, &["top_p"]);
     run(&["--stop", ""]).fails(2, &["stop string"]);

@@ -60,6 +60,10 @@ pub fn open(path: &Path, options: &OpenOptions) -> Result<Checkpoint, Error> {
     if meta.is_dir() {
         return open_folder(path, options);
     }
+    // Before it is opened: opening a pipe waits for a writer.
+    if !meta.is_file() {
+        return Err(Error::new(path, Problem::NotAFile));
+    }
     let folder = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),

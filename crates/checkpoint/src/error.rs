@@ -31,6 +31,9 @@ pub enum Problem {
     /// No such file or folder.
     #[error("does not exist")]
     NotFound,
+    /// A pipe, a device, a socket.
+    #[error("is neither a file nor a folder; name the weight file or its folder")]
+    NotAFile,
     /// Zero bytes.
     #[error("is empty (0 bytes); download it again")]
     Empty,

@@ -9,6 +9,8 @@
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
+#[cfg(unix)]
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use memmap2::Mmap;
 
@@ -143,7 +145,14 @@ fn map(file: &File) -> std::io::Result<Mmap> {
 pub fn explain_shrunk_files() {
     #[cfg(unix)]
     {
+        static SAID: AtomicBool = AtomicBool::new(false);
         extern "C" fn explain(_: libc::c_int) {
+            if SAID.swap(true, Ordering::Relaxed) {
+                // Another thread is saying it, and ends the process when it has.
+                loop {
+                    std::hint::spin_loop();
+                }
+            }
             const TEXT: &[u8] =
                 b"error: a weight file was shortened or lost while it was in use; check its disk and run \
                 again, or use --no-mmap, which reads files up front\n";

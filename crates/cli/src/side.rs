@@ -42,16 +42,33 @@ pub struct GenerationDefaults {
 }
 
 impl GenerationDefaults {
-    fn from_json(json: &Json) -> Self {
-        let number = |key: &str| json.get(key).and_then(Json::as_f64).map(|v| v as f32);
-        GenerationDefaults {
-            do_sample: json.get("do_sample").and_then(Json::as_bool),
-            temperature: number("temperature"),
-            top_k: json.get("top_k").and_then(Json::as_u64).and_then(|v| usize::try_from(v).ok()),
-            top_p: number("top_p"),
-            min_p: number("min_p"),
-            repetition_penalty: number("repetition_penalty"),
+    /// Values that are absent or null say nothing; those of another type are an error, since a lost end token or
+    /// temperature would show only in bad answers.
+    fn from_json(json: &Json) -> Result<Self> {
+        let given = |key: &str| json.get(key).filter(|v| !v.is_null());
+        let wrong = |key: &str, v: &Json, wanted: &str| anyhow!("`{key}` is {v}; wanted {wanted}");
+        let number = |key: &str| {
+            let read = |v: &Json| v.as_f64().map(|n| n as f32).ok_or_else(|| wrong(key, v, "a number"));
+            given(key).map(read).transpose()
+        };
+        if let Some(ids) = given("eos_token_id") {
+            let list = ids.as_array().map_or(std::slice::from_ref(ids), Vec::as_slice);
+            if list.iter().any(|id| id.as_u64().is_none()) {
+                return Err(wrong("eos_token_id", ids, "a token id or a list of them"));
+            }
         }
+        let top_k = |v: &Json| {
+            v.as_u64().and_then(|k| usize::try_from(k).ok()).ok_or_else(|| wrong("top_k", v, "a whole number"))
+        };
+        let do_sample = |v: &Json| v.as_bool().ok_or_else(|| wrong("do_sample", v, "true or false"));
+        Ok(GenerationDefaults {
+            do_sample: given("do_sample").map(do_sample).transpose()?,
+            temperature: number("temperature")?,
+            top_k: given("top_k").map(top_k).transpose()?,
+            top_p: number("top_p")?,
+            min_p: number("min_p")?,
+            repetition_penalty: number("repetition_penalty")?,
+        })
     }
 
     fn from_gguf(source: &Source) -> Self {
@@ -101,7 +118,11 @@ impl TextSide {
             .with_context(|| folder.display().to_string())?;
         let generation = read_json(&folder.join("generation_config.json"))?;
         let eos = stop_tokens(Some(source.checkpoint().config()), generation.as_ref(), &tokenizer);
-        let defaults = generation.as_ref().map(GenerationDefaults::from_json).unwrap_or_default();
+        let defaults = match &generation {
+            Some(json) => GenerationDefaults::from_json(json)
+                .with_context(|| folder.join("generation_config.json").display().to_string())?,
+            None => GenerationDefaults::default(),
+        };
         Ok(TextSide { tokenizer, template, defaults, eos })
     }
 

@@ -96,3 +96,19 @@ fn logits_are_written_to_the_file_that_is_there() {
     run(&link).ok();
     assert!(link.is_symlink() && std::fs::metadata(&target).expect("the target").len() > 0);
 }
+
+#[test]
+fn sampling_values_of_another_type_are_refused() {
+    for (text, key) in
+        [("{\"temperature\": \"hot\"}", "temperature"), ("{\"eos_token_id\": [1, \"a\"]}", "eos_token_id")]
+    {
+        let dir = copy("qwen3_1bit_untied");
+        std::fs::write(dir.path().join("generation_config.json"), text).expect("written");
+        onebit(&["run", arg(dir.path()), "hello"]).run().fails(1, &["generation_config.json", key]);
+    }
+}
+
+#[test]
+fn a_device_is_no_model() {
+    onebit(&["info", "/dev/null"]).run().fails(1, &["/dev/null", "neither a file nor a folder"]);
+}

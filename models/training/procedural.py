@@ -54,12 +54,14 @@ TAIL = ["", "", "n", "r", "s", "l", "m", "x", "nd", "rt", "k"]
 
 
 def name(*used):
-    """mostly from the list; one in four is made up, so that names are copied and not recalled"""
+    """half from the list, half made up, so that names are copied and not recalled"""
+    import toolspecs
+
     while True:
         if HELD:
             n = P(*HOLD_NAMES)
-        elif chance(0.25):
-            n = ("".join(P(*SYL) for _ in range(P(2, 2, 3))) + P(*TAIL)).capitalize()
+        elif chance(0.5):
+            n = (("".join(P(*SYL) for _ in range(P(2, 2, 3))) + P(*TAIL)) if chance(0.5) else toolspecs.word(P(1, 2, 2))).capitalize()
             if n in HOLD_NAMES:
                 continue
         else:
@@ -134,8 +136,8 @@ def mul_work(a, b):
     return f"{t} * {b} = {t * b}. {o} * {b} = {o * b}. {t * b} + {o * b} = {a * b}" if o else f"{a} * {b} = {a * b}"
 
 
-def k_math():
-    k = R.random()
+def k_math(top=1.0):
+    k = R.random() * top
     if k < 0.38:  # bare sums
         op = P("+", "+", "-", "-", "*", "*", "/")
         if op == "+":
@@ -339,7 +341,7 @@ def k_read():
 
 
 # ---------------------------------------------------------------- tools
-def tool(n, desc, **props):
+def tool(n, desc, /, **props):
     return {"type": "function", "function": {"name": n, "description": desc, "parameters": {"type": "object", "properties": {k: {"type": t, "description": d} for k, (t, d) in props.items()}, "required": list(props)}}}
 
 
@@ -469,6 +471,26 @@ def random_tool():
     return t, make
 
 
+def made_up_tool():
+    """name, parameters and values all made up: only copying helps"""
+    import toolspecs as S
+
+    w = S.word
+    ps = list({w(P(1, 2)): None for _ in range(P(1, 1, 2, 2, 3))})
+    n = P(w(), f"{w()}_{w()}", f"{P(*T_VERB)}_{w()}", f"{w()}_{P(*T_NOUN)}", w(2) + w(2).capitalize(), f"{w()}.{w()}", f"{w()}-{w()}")
+    ty = {p: P("string", "string", "integer") for p in ps}
+    t = tool(n, P(f"{cap(w())} a {w()}.", f"{cap(P(*T_VERB))} the {w()}.", f"Does {w()} work.", "A tool."), **{p: (ty[p], P(f"The {p}", cap(p), "A value")) for p in ps})
+
+    def make():
+        v = {p: R.randint(0, 9999) if ty[p] == "integer" else P(w(), S.code(), name(), S.place(), S.phrase(), S.clock(), P(*COLORS)) for p in ps}
+        said = P(", ".join(f"{p} {x}" for p, x in v.items()), " and ".join(f"{p} = {x}" for p, x in v.items()), ", ".join(f"{p}: {x}" for p, x in v.items()), " and ".join(f"{x} as {p}" for p, x in v.items()))
+        q = P(f"Use {n} with {said}.", f"Call {n} with {said}.", f"Please run {n}: {said}.", f"I need {n} with {said}.", f"Do {n} for me, {said}.")
+        r = P(w(), S.code(), R.randint(1, 999))
+        return q, v, P({"result": r}, {"value": r}), P(f"The result is {r}.", f"{cap(n)} says {r}.", f"It returned {r}.")
+
+    return t, make
+
+
 T_HEAD = "# Tools\n\nYou can call these functions:\n\n<tools>\n"
 T_TAIL = "\n</tools>\n\nTo call a function, reply with only this:\n\n<tool_call>\n<function=NAME>\n<parameter=PARAMETER>\nvalue\n</parameter>\n</function>\n</tool_call>\n\nIf no function fits, answer without one."
 
@@ -477,59 +499,116 @@ def call_text(n, args):
     return f"<tool_call>\n<function={n}>\n" + "".join(f"<parameter={k}>\n{v}\n</parameter>\n" for k, v in args.items()) + "</function>\n</tool_call>"
 
 
-def k_tool():
-    base = HOLD_TOOLS if HELD else TOOLS
-    pool = [(json.loads(json.dumps(t)), g) for t, g in R.sample(TOOLS + (HOLD_TOOLS if HELD else []), R.randint(1, 4))]
-    t, g = P(*base)
-    if not HELD:
-        pool = [random_tool() if chance(0.5) else x for x in pool]
+def any_tool():
+    """-> (tool, maker, name of the kind)"""
+    import toolspecs as S
+
+    x = R.random()
+    if x < 0.2:
+        t, g = P(*TOOLS)
+        t = json.loads(json.dumps(t))
+        n = t["function"]["name"]
         if chance(0.6):
-            t, g = random_tool()
-    made = t["function"]["name"] not in SYN
-    t = json.loads(json.dumps(t))
-    pool = [x for x in pool if x[0]["function"]["name"] != t["function"]["name"]][:3]
-    rest = [x for x in base if x[0]["function"]["name"] not in {p[0]["function"]["name"] for p in pool} | {t["function"]["name"]}]
-    miss = chance(0.12) and rest  # the fitting tool is not offered
-    if not HELD and not made and chance(0.4):
-        t["function"]["name"] = P(t["function"]["name"], *SYN[t["function"]["name"]])
-    offered = pool + ([] if miss else [(t, g)])
+            t["function"]["name"] = P(n, *SYN[n], S.style(n), S.word())
+        return t, g, n
+    if x < 0.62:
+        s = P(*S.TRAIN)
+        return *S.instance(s), s[0]
+    if x < 0.82:
+        return *random_tool(), None
+    return *made_up_tool(), None
+
+
+def test_tool():
+    """held-out tools with the names that they have, or made-up ones"""
+    import toolspecs as S
+
+    if chance(0.3):
+        return *made_up_tool(), "made up"
+    s = P(*S.HELD, *HOLD_TOOLS, *HOLD_TOOLS)
+    if len(s) == 2:
+        return json.loads(json.dumps(s[0])), s[1], s[0]["function"]["name"]
+    return *S.instance(s, plain=True), s[0]
+
+
+def k_tool():
+    own = {x[0] for x in __import__("toolspecs").HELD} | {t["function"]["name"] for t, _ in HOLD_TOOLS}
+    pool, names, kinds = [], set(), set()
+    for _ in range(P(1, 2, 3, 3, 4, 5)):
+        t, g, kind = test_tool() if HELD and not pool else any_tool()
+        n = t["function"]["name"]
+        if n in names or (kind and kind in kinds) or (n in own and not HELD):
+            continue
+        pool.append((t, g))
+        names.add(n)
+        kinds.add(kind)
+    want = pool[0]
+    offered = pool[:]
+    miss = chance(0.08) and len(pool) > 1 and not HELD  # the fitting tool is not offered
+    if miss:
+        offered = pool[1:]
     R.shuffle(offered)
-    if not offered:
-        offered, miss = [(t, g)], False
-    sep = (", ", ": ") if chance(0.6) else (",", ":")
-    sysm = T_HEAD + "\n".join(json.dumps(x, separators=sep) for x, _ in offered) + T_TAIL
+    sep = (", ", ": ") if HELD or chance(0.6) else (",", ":")
+    sysm = T_HEAD + "\n".join(json.dumps(x, separators=sep, ensure_ascii=False) for x, _ in offered) + T_TAIL
     if chance(0.25):
         sysm += "\n\n" + P(*[s for s in SYS if s])
-    if chance(0.12):
+    if not HELD and chance(0.06):
         u, a = P(*SMALL)
         return chat([("user", P(*u)), ("assistant", P(*a))], sysm)
-    if chance(0.10):
+    if not HELD and chance(0.06):
         text, fs, _ = passage()
         q, a = P(*P(*fs)[1])
         return chat([("user", f"{text}\n\n{q}"), ("assistant", a)], sysm)
-    q, args, res, ans = g()
-    if miss:
-        return chat([("user", q), ("assistant", P("I have no tool for that.", "Sorry, I cannot do that with the tools I have.", "None of my tools can do that."))], sysm)
-    c = call_text(t["function"]["name"], args)
-    turns = [("user", q), ("assistant", c)]
-    if chance(0.15):
+    turns = []
+    if not HELD and chance(0.12):
         u, a = P(*SMALL)
-        turns = [("user", P(*u)), ("assistant", P(*a))] + turns
-    if chance(0.75):
+        turns = [("user", P(*u)), ("assistant", P(*a))]
+    for i in range(P(1, 1, 2, 2, 3)):
+        t, g = want if i == 0 else P(*offered)
+        q, args, res, ans = g()
+        if miss and i == 0:
+            return chat(turns + [("user", q), ("assistant", P("I have no tool for that.", "Sorry, I cannot do that with the tools I have.", "None of my tools can do that."))], sysm)
+        turns += [("user", q), ("assistant", call_text(t["function"]["name"], args))]
+        if chance(0.1):
+            break
         turns += [("user", f"<tool_response>\n{json.dumps(res, separators=sep)}\n</tool_response>"), ("assistant", ans)]
-        if chance(0.2):
-            q, args, res, ans = g()
-            turns += [("user", q), ("assistant", call_text(t["function"]["name"], args)), ("user", f"<tool_response>\n{json.dumps(res, separators=sep)}\n</tool_response>"), ("assistant", ans)]
-        elif chance(0.25):
-            turns += [("user", P("Thank you!", "Thanks.", "Great, thanks!")), ("assistant", P("You are welcome!", "Glad to help.", "Any time!"))]
+    if turns[-1][1][0] != "<" and chance(0.15):
+        turns += [("user", P("Thank you!", "Thanks.", "Great, thanks!")), ("assistant", P("You are welcome!", "Glad to help.", "Any time!"))]
     return chat(turns, sysm)
 
 
 # ---------------------------------------------------------------- JSON answers
+def json_more(k):
+    import toolspecs as S
+
+    if k == 5:  # keys and values as they are given
+        ks = list({P(S.word(), S.word(), P(*T_PAR), P(*OBJ)): None for _ in range(R.randint(1, 4))})
+        v = {x: P(S.word(), S.code(), name(), R.randint(0, 999), S.place(), P(*COLORS), True, False) for x in ks}
+        f = lambda x: str(x).lower() if isinstance(x, bool) else str(x)
+        said = P("; ".join(f"{a} is {f(b)}" for a, b in v.items()), ", ".join(f"{a} = {f(b)}" for a, b in v.items()), "\n".join(f"{a}: {f(b)}" for a, b in v.items()))
+        return P(f"Write this as a JSON object: {said}", f"{said}\n\nGive me that as JSON.", f"Turn into JSON:\n{said}", f"JSON object, please: {said}."), v
+    if k == 6:  # a small table
+        key = P("age", "score", "points", "room", "year", "price")
+        rows = [(name(), R.randint(1, 99)) for _ in range(R.randint(2, 4))]
+        said = P(", ".join(f"{n} {x}" for n, x in rows), "\n".join(f"{n}: {x}" for n, x in rows), "; ".join(f"{n} has {x}" for n, x in rows))
+        if chance(0.5):
+            return P(f"Write a JSON object from name to {key}: {said}", f"{said}\n\nMake JSON from this: name to {key}."), dict(rows)
+        return P(f"Write a JSON array of objects with name and {key}: {said}", f"{said}\n\nGive a JSON list of objects with the keys name and {key}."), [{"name": n, key: x} for n, x in rows]
+    n, x, m, d, c = name(), P(*OBJ), R.randint(1, 500), P(*DAYS), S.place()
+    o = S.code()
+    v = {"order": o, "customer": n, "item": x, "price": m, "day": d, "city": c}
+    keys = R.sample(list(v), R.randint(2, 5))
+    text = P(f"Order {o}: {n} from {c} buys {an(x)} for {m} dollars. It must arrive on {d}.", f"{n} lives in {c} and has ordered {an(x)}. The price is {m} dollars, the order number is {o}, and it comes on {d}.", f"On {d} we send {an(x)} to {n} in {c}. Order number {o}, {m} dollars.")
+    return P(f"{text}\n\nJSON with {', '.join(keys)}, please.", f"Extract {', '.join(keys)} as JSON: {text}", f"Return only JSON with the keys {', '.join(keys)}.\n\n{text}"), {x: v[x] for x in keys}
+
+
 def k_json():
-    k = R.randrange(5)
-    ind = P(None, None, 2)
-    dump = lambda x: json.dumps(x, indent=ind)
+    k = R.randrange(8)
+    ind = P(None, None, None, 2)
+    dump = lambda x: json.dumps(x, indent=ind, ensure_ascii=False)
+    if k > 4:
+        q, v = json_more(k)
+        return chat([("user", q), ("assistant", dump(v))], P(*SYS, "Answer only with JSON.", "You answer in JSON."))
     if k == 0:
         n, c, j, a = name(), P(*CITY), P(*JOBS), R.randint(18, 80)
         d = {"name": n, "age": a, "city": c, "job": j}
@@ -616,14 +695,94 @@ def k_task():
     return chat([("user", q), ("assistant", a)], P(*SYS))
 
 
-K = dict(math=k_math, read=k_read, tool=k_tool, json=k_json, talk=k_talk, task=k_task)
+# ---------------------------------------------------------------- copying from the context
+def k_copy():
+    import toolspecs as S
+
+    k = R.randrange(7)
+    w = S.word
+    if k == 0:
+        x = P(S.code(), w(), f"{w()} {w()}", f"{w()} {w()} {w()}", S.mail(), S.fname(), S.sentence(), name() + " " + w().capitalize(), str(R.randint(1000, 99999999)))
+        q, a = P(f"Repeat: {x}", f"Say this again: {x}", f"Write exactly this: {x}", f"Copy this: {x}", f"{x}\n\nRepeat this, please."), x
+        return chat([("user", q), ("assistant", a)], P(*SYS))
+    if k < 4:  # a list of pairs, questions about it
+        n = R.randint(3, 7)
+        what, ks = P(("code", [w() for _ in range(n)]), ("number", [name() for _ in range(n)]), ("room", [name() for _ in range(n)]), ("password", [name() for _ in range(n)]), ("price", R.sample(OBJ, n)), ("place", R.sample(OBJ, n)), ("city", [name() for _ in range(n)]))
+        mk = dict(code=S.code, number=lambda: R.randint(100, 99999), room=lambda: R.randint(1, 400), password=lambda: P(w(), S.code()), price=lambda: R.randint(1, 300), place=lambda: P(*WHERE), city=S.place)[what]
+        d = {x: mk() for x in ks}
+        text = P("\n".join(f"{a}: {b}" for a, b in d.items()), ", ".join(f"{a} = {b}" for a, b in d.items()), "\n".join(f"- {a}: {b}" for a, b in d.items()), ". ".join(f"The {what} of {a} is {b}" for a, b in d.items()) + ".")
+        turns = []
+        for i, x in enumerate(R.sample(list(d), min(len(d), P(1, 1, 2, 3)))):
+            if chance(0.7) or what in ("price", "place"):
+                q, a = P(f"What is the {what} of {x}?", f"{x}: which {what}?", f"Which {what} belongs to {x}?", f"Give me the {what} of {x}."), P(f"The {what} of {x} is {d[x]}.", f"{cap(str(d[x]))}.", f"{x}: {d[x]}")
+            else:
+                q, a = P(f"Who has the {what} {d[x]}?", f"Which one has {d[x]}?", f"{d[x]} belongs to whom?"), P(f"{x} has the {what} {d[x]}.", f"{x}.")
+            turns += [("user", P(f"{text}\n\n{q}", f"{q}\n\n{text}") if i == 0 else q), ("assistant", a)]
+        return chat(turns, P(*SYS))
+    if k == 4:
+        xs = [P(w(), name(), P(*OBJ)) for _ in range(R.randint(2, 6))]
+        s = ", ".join(xs)
+        q, a = P((f"Write these words in reverse order: {s}", ", ".join(xs[::-1])), (f"Write each on its own line: {s}", "\n".join(xs)), (f"Put \"and\" between these words: {s}", " and ".join(xs)), (f"What is the last word here: {s}?", xs[-1] + "."), (f"What is the first word here: {s}?", xs[0] + "."), (f"Write these in capital letters: {s}", s.upper()))
+        return chat([("user", q), ("assistant", a)], P(*SYS))
+    if k == 5:
+        x = P(w(), name(), P(*OBJ))
+        q, a = P((f"Spell {x}.", "-".join(x)), (f"How many letters does {x} have?", f"{x}: {'-'.join(x)}. That is {len(x)} letters."), (f"What is the first letter of {x}?", f"The first letter of {x} is {x[0]}."), (f"What is the last letter of {x}?", f"The last letter of {x} is {x[-1]}."))
+        return chat([("user", q), ("assistant", a)], P(*SYS))
+    a, b, c = S.word(), S.word(), S.word()
+    q, v = P((f"Replace {a} by {b}: The {a} is {P(*WHERE)}.", None), (f"Fill in the blank with {b}: I saw a ___ {P(*WHERE)}.", None))
+    v = q.split(": ", 1)[1].replace(a, b).replace("___", b)
+    return chat([("user", q), ("assistant", v)], P(*SYS))
+
+
+# ---------------------------------------------------------------- short conversations: what the user has said comes back
+def k_multi():
+    n, pn, c, col, fd, hb, pt, j = name(), name(), P(*CITY), P(*COLORS), P(*FOODS), P(*HOBBY), P(*PETS), P(*JOBS)
+    facts = [
+        (P(f"My name is {n}.", f"I am {n}.", f"Hi, I'm {n}!", f"You can call me {n}."), P(f"Nice to meet you, {n}!", f"Hello, {n}! What would you like to talk about?", f"Hi {n}! How can I help you?"), P("What is my name?", "Do you remember my name?", "Who am I?"), P(f"Your name is {n}.", f"You are {n}.")),
+        (P(f"I live in {c}.", f"I come from {c}.", f"My home is {c}."), P(f"{c} is an interesting place. Do you like it there?", f"How is life in {c}?", f"I have heard of {c}. What do you like about it?"), P("Where do I live?", "Which city did I mention?", "What city am I from?"), P(f"You live in {c}.", f"You told me that you live in {c}.")),
+        (P(f"I have {an(pt)} called {pn}.", f"My {pt} is called {pn}.", f"I got {an(pt)}. Its name is {pn}."), P(f"{pn} is a lovely name for {an(pt)}.", f"How nice! How old is {pn}?", f"I would like to hear more about {pn}."), P(f"What is my {pt} called?", f"What is the name of my {pt}?", "Do you remember the name of my pet?"), P(f"Your {pt} is called {pn}.", f"The name of your {pt} is {pn}.")),
+        (P(f"My favorite color is {col}.", f"I like {col} best.", f"I paint everything {col}."), P(f"{cap(col)} is a beautiful color.", f"Why do you like {col}?", f"{cap(col)}! That is a cheerful choice."), P("What is my favorite color?", "Which color do I like?"), P(f"Your favorite color is {col}.", f"You like {col}.")),
+        (P(f"I love {fd}.", f"I could eat {fd} every day.", f"Tonight I will make {fd}."), P(f"{cap(fd)}! That sounds good.", f"Do you make the {fd} yourself?", f"Enjoy your {fd}!"), P("What do I like to eat?", "Which food did I mention?"), P(f"You like {fd}.", f"You talked about {fd}.")),
+        (P(f"My hobby is {hb}.", f"On weekends I enjoy {hb}.", f"I started {hb} last year."), P(f"{cap(hb)} is a good way to relax.", f"How did you come to {hb}?", f"What do you like about {hb}?"), P("What is my hobby?", "What do I do on weekends?"), P(f"Your hobby is {hb}.", f"You enjoy {hb}.")),
+        (P(f"I work as {an(j)}.", f"I am {an(j)}.", f"My job: I am {an(j)}."), P(f"Being {an(j)} sounds interesting. Do you like your work?", f"What does {an(j)} do all day?", f"That is an important job."), P("What is my job?", "What do I do for work?"), P(f"You are {an(j)}.", f"You work as {an(j)}.")),
+    ]
+    fs = R.sample(facts, P(1, 2, 2, 3))
+    turns = []
+    for s, r, _, _ in fs:
+        turns += [("user", s), ("assistant", r)]
+    if chance(0.4):
+        u, a = P(*SMALL[1:])
+        turns += [("user", P(*u)), ("assistant", P(*a))]
+    if chance(0.4):
+        a, b = pair(1, 30)
+        turns += [("user", P(f"What is {a} + {b}?", f"{a} plus {b}?")), ("assistant", P(f"{a} + {b} = {a + b}.", f"The answer is {a + b}."))]
+    if chance(0.25):
+        u, a = k_task_pair()
+        turns += [("user", u), ("assistant", a)]
+    for _, _, q, a in R.sample(fs, R.randint(1, len(fs))):
+        turns += [("user", q), ("assistant", a)]
+    if chance(0.3):
+        u, r = P(("Thanks!", "You are welcome!"), ("Thank you.", "Any time!"), ("Bye!", "Goodbye!"), ("Good memory!", "Thank you!"))
+        turns += [("user", u), ("assistant", r)]
+    return chat(turns, P(*SYS))
+
+
+def k_task_pair():
+    d = R.randrange(7)
+    x = R.sample(OBJ, 3)
+    return P((f"Which day comes after {DAYS[d]}?", f"{DAYS[(d + 1) % 7]} comes after {DAYS[d]}."), (f"Make a list of: {', '.join(x)}", "\n".join("- " + y for y in x)), (f"Repeat: {x[0]} {x[1]}", f"{x[0]} {x[1]}"))
+
+
+K = dict(copy=k_copy, multi=k_multi, math=k_math, read=k_read, tool=k_tool, json=k_json, talk=k_talk, task=k_task)
 
 
 def mix():
+    import facts
     import stories
 
-    kinds = {**K, "story": stories.k_story, "storyread": stories.k_storyread}
-    return kinds[R.choices(list(kinds), [24, 22, 20, 7, 5, 5, 12, 5])[0]]()
+    kinds = {**K, "story": stories.k_story, "storyread": stories.k_storyread, "fact": facts.k_fact}
+    share = dict(math=16, read=18, tool=26, json=9, talk=5, task=5, copy=8, multi=6, story=12, storyread=5, fact=8)
+    return kinds[R.choices(list(kinds), [share[k] for k in kinds])[0]]()
 
 
 def make(n, seed, held=False, kind="mix"):

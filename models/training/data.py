@@ -16,6 +16,13 @@ class Data:
             sid.append(d["sid"]); sp.append(d["sp"])
             base_soft += len(d["sid"])
         n_teacher = sum(len(x) for x in lens)
+        pick = []
+        for x in lens:  # `held` tokens of every teacher file are kept out of training, the same documents however many files a process has
+            x = x.numpy()
+            order = np.random.default_rng(1234).permutation(len(x))
+            one = np.zeros(len(x), bool)
+            one[order[: np.searchsorted(np.cumsum(x[order]), held) + 1]] = held > 0
+            pick.append(one)
         if proc:
             d = torch.load(proc)
             ends = d["len"].cumsum(0)
@@ -31,10 +38,7 @@ class Data:
         self.sp = torch.cat(sp).to(device) if sp else torch.zeros(1, 16, dtype=torch.float16, device=device)
         self.len = torch.cat(lens).numpy()
         self.begin = np.cumsum(self.len) - self.len
-        r = np.random.default_rng(1234)
-        order = r.permutation(n_teacher)  # `held` tokens of teacher documents are kept out of training
-        pick = np.zeros(len(self.len), bool)
-        pick[order[: np.searchsorted(np.cumsum(self.len[order]), held) + 1]] = held > 0
+        pick = np.concatenate([*pick, np.zeros(len(self.len) - n_teacher, bool)])
         self.held_docs, self.train_docs = np.flatnonzero(pick), np.flatnonzero(~pick)
         self.rng = np.random.default_rng(seed)
         self.n_teacher = n_teacher

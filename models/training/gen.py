@@ -29,6 +29,19 @@ def banned(meta, tt):
     return bad
 
 
+def stop_masks(meta):
+    """[3, V]: tokens that end a sentence; tokens after which a stop ends none (numbers, initials, titles); closing quotes"""
+    toks = meta["tokenizer.ggml.tokens"]
+    end = [t.endswith((".", "!", "?", '."', '!"', '?"', ".)")) and "..." not in t for t in toks]
+    w = [t.replace("Ġ", "") for t in toks]
+    abbr = [x.isdigit() or (len(x) == 1 and x.isupper()) or x in ("Dr", "Mr", "Mrs", "Ms", "St", "Prof", "etc", "vs", "No", "Jr", "Sr", "approx") for x in w]
+    quote = [t[0] in "\"')”’" for t in toks]
+    return torch.tensor([end, abbr, quote])
+
+
+OPENINGS = ("As an AI", "As a digital", "I'm an AI", "I am an AI", "As a language model", "I'm sorry, but", "I apologize", "I'm a digital", "I'm a language", "I'm just an AI", "I don't have personal", "I'm a computer")
+
+
 def ext_table(meta, student):
     table, count = tok.pieces(meta, student)
     sp = {t["content"]: t["id"] for t in student["added_tokens"]}
@@ -43,7 +56,7 @@ def ext_table(meta, student):
 
 def to_docs(rec, ids, p, sampled, start, doc, who, pool_text, tables, max_same=3):
     """step-major arrays [S, B(, K)] -> dict of flat student arrays and document offsets (numpy)"""
-    table, count, sp, bad = tables
+    table, count, sp, bad, words = tables
     S, B = rec.shape
     order = np.arange(S * B).reshape(S, B).T.reshape(-1)  # slot-major
     rec, sampled, start, doc = (x.reshape(-1)[order] for x in (rec, sampled, start, doc))
@@ -52,7 +65,7 @@ def to_docs(rec, ids, p, sampled, start, doc, who, pool_text, tables, max_same=3
     begin = np.flatnonzero(start)
     end = np.append(begin[1:], len(rec))
     isbad = np.add.reduceat(bad[rec].astype(np.int64), begin) > 0
-    seen, keep, stats = {}, [], dict(docs=len(begin), bad=int(isbad.sum()), short=0, same=0, loops=0, open=0, cut=0)
+    seen, keep, stats = {}, [], dict(docs=len(begin), bad=int(isbad.sum()), self=0, short=0, same=0, loops=0, open=0, cut=0)
     end = end.copy()
     who = who.reshape(-1)[order]
     stop = sampled & (rec == T.IM_END) & (who == 0)  # the end of a sampled assistant turn
@@ -73,6 +86,9 @@ def to_docs(rec, ids, p, sampled, start, doc, who, pool_text, tables, max_same=3
             continue
         x = rec[b:e]
         s = x[sampled[b:e]]
+        if "".join(words[i] for i in s[:8]).startswith(OPENINGS):
+            stats["self"] += 1
+            continue
         key = s[:20].tobytes()
         c = seen.get(key, 0)
         if c >= max_same:
@@ -174,13 +190,13 @@ def main():
     t0 = time.time()
     g, W = T.load(a.teacher, dev, dt)
     tt = tok.teacher_tokenizer(g.meta)
-    tables = (*ext_table(g.meta, tok.build(g.meta)), banned(g.meta, tt))
+    tables = (*ext_table(g.meta, tok.build(g.meta)), banned(g.meta, tt), [t.replace("Ġ", " ") for t in g.meta["tokenizer.ggml.tokens"]] + ["", ""])
     seed = a.seed * 1000 + rank
     pn = prompts.build(tt, a.pool, seed)
     pool_text = (pn["rec"][:, 0] == prompts.NOTHING) & (pn["feed"][:, 0] == T.EOT)
     to = lambda d: {k: torch.from_numpy(v).to(dev) for k, v in d.items()}
     gen = T.Generator(W, to(pn), to(prompts.headers(tt)), dev, dt, a.batch, a.ctx, use_triton=not a.no_triton, compile=cuda, seed=seed,
-                      newline=torch.tensor([t.startswith("Ċ") for t in g.meta["tokenizer.ggml.tokens"]]), one=g.meta["tokenizer.ggml.tokens"].index("1"))
+                      newline=torch.tensor([t.startswith("Ċ") for t in g.meta["tokenizer.ggml.tokens"]]), one=g.meta["tokenizer.ggml.tokens"].index("1"), stops=stop_masks(g.meta))
     print(f"[{rank}] ready after {time.time() - t0:.0f} s", flush=True)
     if cuda and not a.no_triton:  # the Triton attention against the plain one, on random numbers
         B = 64

@@ -781,7 +781,7 @@ def mix():
     import stories
 
     kinds = {**K, "story": stories.k_story, "storyread": stories.k_storyread, "fact": facts.k_fact}
-    share = dict(math=16, read=18, tool=26, json=9, talk=5, task=5, copy=8, multi=6, story=12, storyread=5, fact=8)
+    share = dict(math=16, read=18, tool=26, json=9, talk=5, task=5, copy=8, multi=6, story=13, storyread=5, fact=7)
     return kinds[R.choices(list(kinds), [share[k] for k in kinds])[0]]()
 
 

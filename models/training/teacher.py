@@ -121,7 +121,7 @@ class Generator:
     segments), first [P] (0: the first sampled segment is an assistant turn, 1: it is a user turn), temp [P].
     Headers between turns: hdr_feed / hdr_rec [2, Lh], hdr_len [2]; index 0 leads into an assistant turn, 1 into a user turn."""
 
-    def __init__(self, W, pool, hdr, device, dtype, batch, ctx, topk=16, cand=24, min_p=0.03, use_triton=True, compile=True, seed=0, newline=None, one=-1):
+    def __init__(self, W, pool, hdr, device, dtype, batch, ctx, topk=16, cand=24, min_p=0.03, use_triton=True, compile=True, seed=0, newline=None, one=-1, stops=None):
         self.W, self.B, self.T, self.K, self.cand, self.min_p = W, batch, ctx, topk, cand, min_p
         self.dev, self.pool, self.hdr = device, pool, hdr
         z = lambda *s, d=torch.long: torch.zeros(*s, dtype=d, device=device)
@@ -150,6 +150,8 @@ class Generator:
         # an answer that has passed its limit ends at the next line break, unless it is a list: the teacher rambles
         self.newline = torch.zeros(V, dtype=torch.bool, device=device) if newline is None else newline.to(device)
         self.one, self.is_list = one, z(batch, d=torch.bool)
+        # 40 tokens past its limit it ends after a sentence; masks: ends a sentence, no sentence end before a stop (abbreviations), closes a quotation
+        self.stops = torch.zeros(3, V, dtype=torch.bool, device=device) if stops is None else stops.to(device)
         torch.manual_seed(seed)
         self.graph = None
 
@@ -180,7 +182,9 @@ class Generator:
         s_tok, ids, p = self.choose(self.logits, temp)
         forced = self.src < 3
         self.is_list.copy_(torch.where(~forced & (self.off == 0), s_tok == self.one, self.is_list))
-        end = ~forced & (self.who == 0) & (self.off >= P["limit"][self.doc]) & self.newline[s_tok] & ~self.is_list
+        lim = P["limit"][self.doc]
+        sentence = (self.off >= lim + 40) & self.stops[0][self.hist[:, 2]] & ~self.stops[1][self.hist[:, 1]] & ~self.stops[2][s_tok]
+        end = ~forced & (self.who == 0) & ~self.is_list & (((self.off >= lim) & self.newline[s_tok]) | sentence)
         s_tok = torch.where(end, torch.full_like(s_tok, IM_END), s_tok)
         ids = torch.where(end[:, None], torch.full_like(ids, IM_END), ids)
         p = torch.where(end[:, None], torch.nn.functional.one_hot(torch.zeros_like(s_tok), self.K).to(p.dtype), p)

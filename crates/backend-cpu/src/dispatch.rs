@@ -15,6 +15,8 @@ enum Isa {
     Portable,
     #[cfg(target_arch = "x86_64")]
     Avx2(crate::x86_64::Avx2),
+    #[cfg(target_arch = "x86_64")]
+    Avx512(crate::x86_64::Avx512),
 }
 
 impl Tier {
@@ -23,11 +25,14 @@ impl Tier {
 
     /// Every tier of this machine, the best first.
     pub fn available() -> Vec<Tier> {
+        let mut tiers = Vec::new();
         #[cfg(target_arch = "x86_64")]
-        if let Some(proof) = crate::x86_64::Avx2::detect() {
-            return vec![Tier(Isa::Avx2(proof)), Tier::PORTABLE];
+        {
+            tiers.extend(crate::x86_64::Avx512::detect().map(|proof| Tier(Isa::Avx512(proof))));
+            tiers.extend(crate::x86_64::Avx2::detect().map(|proof| Tier(Isa::Avx2(proof))));
         }
-        vec![Tier::PORTABLE]
+        tiers.push(Tier::PORTABLE);
+        tiers
     }
 
     /// The fastest tier of this machine.
@@ -48,12 +53,14 @@ impl Tier {
         })
     }
 
-    /// `portable` or `avx2`.
+    /// `portable`, `avx2` or `avx512`.
     pub fn name(self) -> &'static str {
         match self.0 {
             Isa::Portable => "portable",
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2(_) => "avx2",
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512(_) => "avx512",
         }
     }
 
@@ -61,7 +68,9 @@ impl Tier {
         match self.0 {
             Isa::Portable => &crate::generic::PORTABLE,
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2(proof) => crate::x86_64::kernels(proof),
+            Isa::Avx2(proof) => crate::x86_64::avx2_kernels(proof),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512(proof) => crate::x86_64::avx512_kernels(proof),
         }
     }
 }

@@ -11,6 +11,10 @@ mod portable {
     onebit_conformance::conformance!(optional || super::with("portable", 3));
 }
 
+mod avx512 {
+    onebit_conformance::conformance!(optional || super::with("avx512", 2));
+}
+
 mod avx2 {
     onebit_conformance::conformance!(optional || super::with("avx2", 2));
 }

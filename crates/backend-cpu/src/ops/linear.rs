@@ -13,8 +13,16 @@ use std::ops::Range;
 /// Activation rows of a tile.
 pub(crate) const TILE: usize = 64;
 
-/// Most blocks that one task computes.
-const RANGE: usize = 8;
+/// Most blocks that one task computes of few activation rows, and of many: their tables are read once for all blocks.
+const RANGE: [usize; 2] = [8, 32];
+
+/// Many activation rows.
+const WIDE: usize = 16;
+
+/// Most blocks of a task.
+const fn most_blocks(rows: usize) -> usize {
+    if rows < WIDE { RANGE[0] } else { RANGE[1] }
+}
 
 /// Columns of a task of the gate.
 const GATE_COLUMNS: usize = 2048;
@@ -49,7 +57,7 @@ pub(crate) fn scratch(
     if gated {
         shared += carved_bytes::<f32>(rows * w.rows());
     }
-    (shared, carved_bytes::<f32>(RANGE * rows * BLOCK))
+    (shared, carved_bytes::<f32>(most_blocks(rows) * rows * BLOCK))
 }
 
 pub(crate) fn run(frame: &mut Frame<'_>, op: Linear<'_>) -> Result<(), OpError> {
@@ -187,7 +195,7 @@ impl Product<'_> {
         // Some tasks for each thread, so that one that starts late is caught up with; a multiple of four, for
         // kernels that take as many blocks at once.
         let blocks: usize = self.packed.segments.iter().map(Segment::blocks).sum();
-        let range = (blocks / (8 * pool.threads())).clamp(4, RANGE).next_multiple_of(4);
+        let range = (blocks / (8 * pool.threads())).clamp(8, most_blocks(p.rows)).next_multiple_of(8);
         let tasks: usize = self.packed.segments.iter().map(|s| s.blocks().div_ceil(range)).sum();
         let worker_scratch = PerWorker::new(worker_scratch, pool.threads());
         let job = |mut task: usize, worker: usize| {

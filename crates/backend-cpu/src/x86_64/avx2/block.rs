@@ -9,7 +9,7 @@ use std::ops::Range;
 
 /// The sums of a range of blocks, as `Kernels::int_blocks`.
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) fn int_blocks(segment: &Segment, blocks: Range<usize>, x: &IntRows<'_>, acc: &mut [f32]) {
+pub(in crate::x86_64) fn int_blocks(segment: &Segment, blocks: Range<usize>, x: &IntRows<'_>, acc: &mut [f32]) {
     acc.fill(0.0);
     for (b, acc) in blocks.zip(acc.chunks_exact_mut(x.rows * BLOCK)) {
         for g in 0..segment.layout.groups() {

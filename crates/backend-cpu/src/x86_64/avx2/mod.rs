@@ -1,7 +1,7 @@
 //! AVX2 with FMA and F16C: every x86 machine since 2015 or so.
 
 mod bits;
-mod block;
+pub(super) mod block;
 mod tables;
 mod vector;
 
@@ -10,7 +10,7 @@ use crate::generic::{Kernels, attention, delta, kernel_list, kv, lifted_kernels,
 use crate::layout::{Codes, Segment};
 use onebit_ops::KvFormat;
 use std::ops::Range;
-use vector::F32x8;
+pub(super) use vector::F32x8;
 
 /// To be reached through [`super::kernels`] only, which wants a proof.
 pub(super) static KERNELS: Kernels = kernel_list!(

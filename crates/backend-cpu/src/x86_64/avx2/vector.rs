@@ -3,13 +3,13 @@
 use crate::generic::vector::{LANES, Vector};
 use std::arch::x86_64::*;
 
-/// Exists only inside the kernels of this folder, which run on machines that have AVX2, FMA and F16C.
+/// Exists only inside the kernels of x86-64 tiers, which run on machines that have AVX2, FMA and F16C.
 #[derive(Clone, Copy)]
 pub(crate) struct F32x8(__m256);
 
 impl F32x8 {
     #[inline(always)]
-    pub(super) fn new(v: __m256) -> Self {
+    pub(in crate::x86_64) fn new(v: __m256) -> Self {
         F32x8(v)
     }
 }

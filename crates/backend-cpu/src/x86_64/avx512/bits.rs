@@ -1,0 +1,359 @@
+//! 1-bit and 2-bit weights against integer activations, by table lookup.
+//!
+//! A register holds a word of 16 bits for each of 32 rows: three lookups (see [`super::tables`]) make 512 products,
+//! with sums in 16 bits. A group's sum fits them: 255 * 128 = 32,640. Against several activation rows the shifted
+//! patterns are made once.
+//!
+//! Two bits are two planes of single bits over the same tables. With signed sums L and H of the planes and the sum T
+//! of the activations, `sum (low + 2 high - 1) x = (L + 2 H + T) / 2`; that meets in 32 bits, since code 3 reaches
+//! beyond 16.
+
+use super::tables;
+use crate::generic::packed::{IntRows, add_int_sparse};
+use crate::layout::{BLOCK, BitOrder, Codes, Lanes, Layout, Segment};
+use onebit_quant::ParamType;
+use std::arch::x86_64::*;
+use std::ops::Range;
+
+/// Words of 16 columns; row r comes out in lane r % 16 of vector r / 16: even lanes of the sums, then odd ones.
+pub(super) static BITS1_ORDER: BitOrder = BitOrder { unit: 2, position: order(false) };
+
+/// The same for 16-bit lanes that are unpacked within quarters of the register.
+pub(super) static BITS2_ORDER: BitOrder = BitOrder { unit: 2, position: order(true) };
+
+const fn order(unpacked: bool) -> Lanes<u8> {
+    let mut position = [0; BLOCK];
+    let mut r = 0;
+    while r < BLOCK {
+        let (v, lane) = (r / 16, r % 16);
+        position[r] = if unpacked { lane / 4 * 8 + v * 4 + lane % 4 } else { 2 * lane + v } as u8;
+        r += 1;
+    }
+    position
+}
+
+/// Activation rows that are looked up together.
+const ROWS: usize = 2;
+
+/// Bytes of tables that stay in the first-level cache while blocks pass by.
+const TABLE_CACHE: usize = 26 * 1024;
+
+/// Bytes of weights that stay in the second-level cache for all activation rows.
+const WEIGHT_CACHE: usize = 400 * 1024;
+
+/// Records between a word that is looked up and one that is fetched into the second-level cache meanwhile.
+const AHEAD: usize = 2;
+
+/// The sums of a range of blocks, as `Kernels::int_blocks`.
+///
+/// One or two activation rows are bound by memory: eight blocks are read side by side from end to end, since a core
+/// fetches more of eight streams than of one. With more rows, a stretch of the blocks stays in the second-level cache
+/// for all of them, and the tables of a few groups stay in the first while all blocks look them up.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2,fma,f16c")]
+pub(super) fn int_blocks(segment: &Segment, blocks: Range<usize>, x: &IntRows<'_>, acc: &mut [f32]) {
+    let layout = &segment.layout;
+    let shape = Shape {
+        record: layout.record_bytes(),
+        block: layout.block_bytes(),
+        scales: layout.code_bytes(),
+        biases: layout.bias_start(),
+    };
+    let stride = x.rows * BLOCK;
+    acc.fill(0.0);
+    let group_tables = layout.group / tables::COLUMNS * tables::BYTES;
+    let chunk = match x.rows {
+        1 | 2 => layout.groups(),
+        _ => (TABLE_CACHE / (ROWS * group_tables)).max(1),
+    };
+    let stretch = (WEIGHT_CACHE / (blocks.len() * shape.record)).max(1).next_multiple_of(chunk);
+    for start in (0..layout.groups()).step_by(stretch) {
+        let end = (start + stretch).min(layout.groups());
+        for m in (0..x.rows).step_by(ROWS) {
+            for first in (start..end).step_by(chunk) {
+                // What later rows read of a stretch was fetched for the first ones.
+                let ahead = if m == 0 { chunk.min(AHEAD) * shape.record } else { 0 };
+                let tile = Tile { layout, shape, groups: first..(first + chunk).min(end), x, first: m, ahead };
+                let mut b = blocks.start;
+                while b < blocks.end {
+                    let acc = &mut acc[(b - blocks.start) * stride..];
+                    b += match (x.rows - m, blocks.end - b) {
+                        (1, 8..) => tile.add::<8, 1>(segment, b, acc),
+                        (_, 8..) => tile.add::<8, 2>(segment, b, acc),
+                        (1, _) => tile.add::<1, 1>(segment, b, acc),
+                        _ => tile.add::<1, 2>(segment, b, acc),
+                    };
+                }
+            }
+        }
+    }
+    for (b, acc) in blocks.zip(acc.chunks_exact_mut(stride)) {
+        for (m, acc) in acc.chunks_exact_mut(BLOCK).enumerate() {
+            add_int_sparse(segment, b, x, m, acc);
+        }
+    }
+}
+
+/// Looks up one group of `S` streams of bits against `M` activation rows.
+///
+/// A stream is 64 bytes for each 16 columns, `stride` bytes apart.
+///
+/// # Safety
+/// `columns` must be a multiple of 16, each stream must hold `columns / 16` such words at its stride, and each of
+/// `tables` those of `columns`.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+unsafe fn look_up<const S: usize, const M: usize>(
+    columns: usize,
+    streams: [*const u8; S],
+    stride: usize,
+    ahead: usize,
+    tables: [*const u8; M],
+) -> [[__m512i; M]; S] {
+    let mut sums = [[_mm512_setzero_si512(); M]; S];
+    for u in 0..columns / tables::COLUMNS {
+        let mut entries = [[_mm512_setzero_si512(); 5]; M];
+        for m in 0..M {
+            // SAFETY: the tables of word u are below those of columns / 16.
+            entries[m] = unsafe { tables[m].add(u * tables::BYTES).cast::<[__m512i; 5]>().read_unaligned() };
+        }
+        for s in 0..S {
+            let at = streams[s].wrapping_add(u * stride);
+            // A hint for the second level: the first has too few places for lines on their way.
+            _mm_prefetch::<_MM_HINT_T1>(at.wrapping_add(ahead).cast());
+            // SAFETY: word u of the stream is below columns / 16.
+            let word = unsafe { _mm512_loadu_si512(at.cast()) };
+            let (second, third) = (_mm512_srli_epi16::<6>(word), _mm512_srli_epi16::<12>(word));
+            for m in 0..M {
+                let [a, b, c, d, e] = entries[m];
+                let six = _mm512_permutex2var_epi16(a, word, b);
+                let twelve = _mm512_permutex2var_epi16(c, second, d);
+                let sixteen = _mm512_permutexvar_epi16(third, e);
+                let both = _mm512_add_epi16(six, twelve);
+                sums[s][m] = _mm512_add_epi16(sums[s][m], _mm512_add_epi16(both, sixteen));
+            }
+        }
+    }
+    sums
+}
+
+/// 32 stored numbers.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+fn lanes(kind: ParamType, bytes: &[u8]) -> [__m512; 2] {
+    let from = bytes[..BLOCK * kind.bytes()].as_ptr();
+    // SAFETY: 32 numbers of the kind begin there.
+    unsafe {
+        match kind {
+            ParamType::F16 => [
+                _mm512_cvtph_ps(_mm256_loadu_si256(from.cast())),
+                _mm512_cvtph_ps(_mm256_loadu_si256(from.add(32).cast())),
+            ],
+            ParamType::BF16 => [
+                _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(_mm256_loadu_si256(from.cast())))),
+                _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(_mm256_loadu_si256(
+                    from.add(32).cast(),
+                )))),
+            ],
+            ParamType::F32 => [_mm512_loadu_ps(from.cast()), _mm512_loadu_ps(from.add(64).cast())],
+        }
+    }
+}
+
+/// Byte counts of a layout, worked out once.
+#[derive(Clone, Copy)]
+struct Shape {
+    record: usize,
+    block: usize,
+    scales: usize,
+    biases: usize,
+}
+
+/// Some groups of a few activation rows.
+struct Tile<'a> {
+    layout: &'a Layout,
+    shape: Shape,
+    groups: Range<usize>,
+    x: &'a IntRows<'a>,
+    /// The first of the activation rows.
+    first: usize,
+    /// Bytes from a word to one that is fetched meanwhile; that may lie outside the weight.
+    ahead: usize,
+}
+
+/// The block for each `b` below `$n`, at most eight. The compiler keeps the rolled loop otherwise, and the sums would go
+/// through memory.
+macro_rules! unrolled {
+    ($n:ident, $b:ident => $body:block) => {
+        unrolled!($n, $b => $body, 0 1 2 3 4 5 6 7);
+    };
+    ($n:ident, $b:ident => $body:block, $($i:literal)*) => {
+        $(if $i < $n {
+            let $b = $i;
+            $body
+        })*
+    };
+}
+
+/// What a group of `M` activation rows multiplies its sums by.
+struct Factors<const M: usize> {
+    tables: [*const u8; M],
+    /// Of the values, for each activation row.
+    value: [f32; M],
+    /// Sums of the integers; only where they are asked for.
+    total: [i32; M],
+    /// Stored scales of the activations.
+    x: [f32; M],
+}
+
+impl Tile<'_> {
+    /// Adds the products of `B` blocks from `first` on and `M` activation rows to `acc`; returns B.
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2,fma,f16c")]
+    fn add<const B: usize, const M: usize>(&self, segment: &Segment, first: usize, acc: &mut [f32]) -> usize {
+        let bytes = self.shape.block;
+        let blocks = &segment.data.bytes()[first * bytes..(first + B) * bytes];
+        match (self.layout.codes, self.layout.bias.is_some()) {
+            (Codes::Bits1, false) => self.bits1::<B, M, false>(blocks, acc),
+            (Codes::Bits1, true) => self.bits1::<B, M, true>(blocks, acc),
+            (_, affine) => {
+                // Two planes for each block: half the blocks make as many streams.
+                let stride = self.x.rows * BLOCK;
+                for i in (0..B).step_by(4) {
+                    let (blocks, acc) = (&blocks[i * bytes..(i + 4.min(B)) * bytes], &mut acc[i * stride..]);
+                    match (B, affine) {
+                        (1, false) => self.bits2::<1, 2, M, false>(blocks, acc),
+                        (1, true) => self.bits2::<1, 2, M, true>(blocks, acc),
+                        (_, false) => self.bits2::<4, 8, M, false>(blocks, acc),
+                        (_, true) => self.bits2::<4, 8, M, true>(blocks, acc),
+                    }
+                }
+            }
+        }
+        B
+    }
+
+    /// Tables and factors of group `g`; sums of values come `unit` times too large.
+    #[inline]
+    fn factors<const M: usize>(&self, g: usize, unit: f32, totals: bool) -> Factors<M> {
+        let (layout, x) = (self.layout, self.x);
+        let mut f = Factors { tables: [std::ptr::null(); M], value: [0.0; M], total: [0; M], x: [0.0; M] };
+        for m in 0..M {
+            let row = self.first + m;
+            let start = (row * layout.cols + g * layout.group) / tables::COLUMNS * tables::BYTES;
+            f.tables[m] = x.tables[start..start + layout.group / tables::COLUMNS * tables::BYTES].as_ptr();
+            f.x[m] = x.scale(layout, row, g);
+            f.value[m] = f.x[m] * (layout.factor / unit);
+            if totals {
+                f.total[m] = x.sum(layout, row, g).total;
+            }
+        }
+        f
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2,fma,f16c")]
+    fn bits1<const B: usize, const M: usize, const AFFINE: bool>(&self, blocks: &[u8], acc: &mut [f32]) {
+        // Lanes become floats as the upper 16 of 32 bits, 2^16 times too large.
+        const UNIT: f32 = 65536.0;
+        let upper = _mm512_set1_epi32(0xffff_0000_u32 as i32);
+        let (layout, stride) = (self.layout, self.x.rows * BLOCK);
+        let Shape { record: bytes, block: block_bytes, .. } = self.shape;
+        for g in self.groups.clone() {
+            let f = self.factors::<M>(g, UNIT, AFFINE);
+            let (mut records, mut streams) = ([&[][..]; B], [std::ptr::null(); B]);
+            for b in 0..B {
+                records[b] = &blocks[b * block_bytes + g * bytes..][..bytes];
+                streams[b] = records[b].as_ptr();
+            }
+            // SAFETY: a record begins with group / 16 * 64 bytes of codes, `factors` has checked the tables, and
+            // groups are multiples of 32.
+            let sums = unsafe { look_up::<B, M>(layout.group, streams, 2 * BLOCK, self.ahead, f.tables) };
+            unrolled!(B, b => {
+                let mut dots = [[_mm512_setzero_ps(); 2]; M];
+                for m in 0..M {
+                    dots[m] = [
+                        _mm512_cvtepi32_ps(_mm512_slli_epi32::<16>(sums[b][m])),
+                        _mm512_cvtepi32_ps(_mm512_and_si512(sums[b][m], upper)),
+                    ];
+                }
+                let acc = &mut acc[b * stride + self.first * BLOCK..][..M * BLOCK];
+                self.finish::<M, AFFINE>(&f, (&dots, UNIT), records[b], acc);
+            });
+        }
+    }
+
+    /// `S` is twice `B`: a low and a high plane for each block.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2,fma,f16c")]
+    fn bits2<const B: usize, const S: usize, const M: usize, const AFFINE: bool>(
+        &self,
+        blocks: &[u8],
+        acc: &mut [f32],
+    ) {
+        let (layout, stride) = (self.layout, self.x.rows * BLOCK);
+        let Shape { record: bytes, block: block_bytes, .. } = self.shape;
+        let join = _mm512_set1_epi32(i32::from_le_bytes([1, 0, 2, 0]));
+        for g in self.groups.clone() {
+            let f = self.factors::<M>(g, 2.0, true);
+            let (mut records, mut streams) = ([&[][..]; B], [std::ptr::null(); S]);
+            for b in 0..B {
+                records[b] = &blocks[b * block_bytes + g * bytes..][..bytes];
+                streams[2 * b] = records[b].as_ptr();
+                streams[2 * b + 1] = records[b][2 * BLOCK..].as_ptr();
+            }
+            // SAFETY: a record begins with group / 16 * 128 bytes of codes, planes in turn; `factors` has checked the
+            // tables, and groups are multiples of 32.
+            let sums = unsafe { look_up::<S, M>(layout.group, streams, 4 * BLOCK, self.ahead, f.tables) };
+            unrolled!(B, b => {
+                let mut dots = [[_mm512_setzero_ps(); 2]; M];
+                for m in 0..M {
+                    let total = _mm512_set1_epi32(f.total[m]);
+                    let (low, high) = (sums[2 * b][m], sums[2 * b + 1][m]);
+                    let (first, second) = (_mm512_unpacklo_epi16(low, high), _mm512_unpackhi_epi16(low, high));
+                    dots[m] = [
+                        _mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_madd_epi16(first, join), total)),
+                        _mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_madd_epi16(second, join), total)),
+                    ];
+                }
+                let acc = &mut acc[b * stride + self.first * BLOCK..][..M * BLOCK];
+                self.finish::<M, AFFINE>(&f, (&dots, 2.0), records[b], acc);
+            });
+        }
+    }
+
+    /// Adds a group's sums of one block and `M` rows to `acc`: as `generic::packed::finish_group`, with the same roundings.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2,fma,f16c")]
+    fn finish<const M: usize, const AFFINE: bool>(
+        &self,
+        f: &Factors<M>,
+        (dots, unit): (&[[__m512; 2]; M], f32),
+        record: &[u8],
+        acc: &mut [f32],
+    ) {
+        let (layout, shape) = (self.layout, self.shape);
+        let stored = lanes(layout.scale, &record[shape.scales..]);
+        let bias = match layout.bias {
+            Some(kind) if AFFINE => lanes(kind, &record[shape.biases..]),
+            _ => stored,
+        };
+        for (m, acc) in acc.as_chunks_mut::<BLOCK>().0.iter_mut().take(M).enumerate() {
+            let value = _mm512_set1_ps(f.value[m]);
+            for (i, acc) in acc.as_chunks_mut::<16>().0.iter_mut().enumerate() {
+                // SAFETY: 16 floats.
+                unsafe {
+                    let scale = _mm512_mul_ps(stored[i], value);
+                    let before = _mm512_loadu_ps(acc.as_ptr());
+                    let sum = if AFFINE {
+                        let total = f.total[m] as f32;
+                        let shift = _mm512_set1_ps(total * (layout.center / layout.factor * unit));
+                        let sum = _mm512_fmadd_ps(_mm512_add_ps(dots[m][i], shift), scale, before);
+                        _mm512_fmadd_ps(bias[i], _mm512_set1_ps(f.x[m] * total), sum)
+                    } else {
+                        _mm512_fmadd_ps(dots[m][i], scale, before)
+                    };
+                    _mm512_storeu_ps(acc.as_mut_ptr(), sum);
+                }
+            }
+        }
+    }
+}

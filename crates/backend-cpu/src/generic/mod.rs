@@ -18,8 +18,8 @@ use std::ops::Range;
 macro_rules! kernel_list {
     ($then:ident, $($extra:tt)*) => {
         $then! { [$($extra)*]
-            /// `out = x * rsqrt(mean(x^2) + eps) * gain`.
-            rms_norm(x: &[f32], gain: &[f32], eps: f32, out: &mut [f32]) = rows;
+            /// `out = x * rsqrt(mean(x^2) + eps) * gain`, of the columns from `first` on that `out` has room for.
+            rms_norm(x: &[f32], gain: &[f32], eps: f32, first: usize, out: &mut [f32]) = rows;
             /// `out = x * rsqrt(sum(x^2) + eps) * factor`.
             l2_norm(x: &[f32], eps: f32, factor: f32, out: &mut [f32]) = rows;
             /// `out = a + b`.

@@ -61,9 +61,9 @@ impl<V: Vector> Pair<V> for Scaled<V> {
 }
 
 #[inline(always)]
-pub(crate) fn rms_norm<V: Vector>(x: &[f32], gain: &[f32], eps: f32, out: &mut [f32]) {
+pub(crate) fn rms_norm<V: Vector>(x: &[f32], gain: &[f32], eps: f32, first: usize, out: &mut [f32]) {
     let inverse = V::splat(1.0 / (dot::<V>(x, x) / x.len() as f32 + eps).sqrt());
-    zip::<V>(x, gain, out, Scaled(inverse));
+    zip::<V>(&x[first..], &gain[first..], out, Scaled(inverse));
 }
 
 /// `a s`.
@@ -184,6 +184,16 @@ fn round<V: Vector>(v: V, bound: f32) -> [i16; LANES] {
     V::splat(-bound).max(V::splat(bound).min(v)).round().to_i16()
 }
 
+#[inline(always)]
+fn group_sum(values: &[i16]) -> GroupSum {
+    let mut sum = GroupSum::default();
+    for v in values {
+        sum.total += i32::from(*v);
+        sum.magnitude += i32::from(v.unsigned_abs());
+    }
+    sum
+}
+
 /// As `onebit_ops::quantize_row`, bit for bit, and the sums of each 32 columns.
 #[inline(always)]
 pub(crate) fn quantize<V: Vector>(
@@ -198,14 +208,25 @@ pub(crate) fn quantize<V: Vector>(
         x.chunks(GROUP).zip(values.chunks_mut(GROUP)).zip(scales.iter_mut().zip(sums.chunks_mut(GROUP / 32)))
     {
         let (xv, xt) = x.as_chunks::<LANES>();
-        let mut top: V = padded::<V>(xt).abs().max(V::zero());
+        let (quads, rest) = xv.as_chunks::<4>();
+        let (mut top, mut poison) = ([V::zero(); 4], [V::zero(); 4]);
+        top[0] = padded::<V>(xt).abs().max(V::zero());
         // Zero times a value is zero unless the value is not finite: then the scale becomes NaN, as the oracle says.
-        let mut poison: V = padded::<V>(xt).mul(V::zero());
-        for v in xv {
-            let v = V::load(v);
-            top = v.abs().max(top);
-            poison = poison.add(v.mul(V::zero()));
+        poison[0] = padded::<V>(xt).mul(V::zero());
+        for quad in quads {
+            for (i, v) in quad.iter().enumerate() {
+                let v = V::load(v);
+                top[i] = v.abs().max(top[i]);
+                poison[i] = v.mul_add(V::zero(), poison[i]);
+            }
         }
+        for v in rest {
+            let v = V::load(v);
+            top[1] = v.abs().max(top[1]);
+            poison[1] = v.mul_add(V::zero(), poison[1]);
+        }
+        let top = top[0].max(top[1]).max(top[2].max(top[3]));
+        let poison = poison[0].add(poison[1]).add(poison[2].add(poison[3]));
         *scale = top.top() / bound + poison.sum();
         let inverse = V::splat(if *scale > 0.0 { 1.0 / *scale } else { 0.0 });
         let (vv, vt) = values.as_chunks_mut::<LANES>();
@@ -213,12 +234,12 @@ pub(crate) fn quantize<V: Vector>(
             *v = round(V::load(x).mul(inverse), bound);
         }
         vt.copy_from_slice(&round(padded::<V>(xt).mul(inverse), bound)[..xt.len()]);
-        for (values, sum) in values.chunks(32).zip(sums) {
-            *sum = GroupSum::default();
-            for v in values {
-                sum.total += i32::from(*v);
-                sum.magnitude += i32::from(v.unsigned_abs());
-            }
+        let (full, rest) = values.as_chunks::<32>();
+        for (values, sum) in full.iter().zip(sums.iter_mut()) {
+            *sum = group_sum(values);
+        }
+        if !rest.is_empty() {
+            sums[full.len()] = group_sum(rest);
         }
     }
 }

@@ -56,7 +56,7 @@ pub(crate) trait Vector: Copy {
         ((a[0] + a[4]) + (a[2] + a[6])) + ((a[1] + a[5]) + (a[3] + a[7]))
     }
 
-    /// Largest lane.
+    /// Largest lane, of which none is NaN.
     #[inline(always)]
     fn top(self) -> f32 {
         self.to_array().into_iter().fold(f32::NEG_INFINITY, f32::max)

@@ -10,19 +10,29 @@ use crate::memory::{Carve, Disjoint, carved_bytes};
 use onebit_ops::{Activations, Epilogue, Norm, OpError, Tensor, View, Weight};
 use std::ops::Range;
 
-/// Activation rows of a tile.
-pub(crate) const TILE: usize = 64;
+/// Most activation rows of a tile, and fewest of a full one.
+const TILE: [usize; 2] = [64, 16];
 
-/// Most blocks that one task computes of few activation rows, and of many: their tables are read once for all blocks.
-const RANGE: [usize; 2] = [8, 32];
+/// Bytes of lookup tables that a tile may have: they are read from the last cache for each task.
+const TILE_TABLES: usize = 5 << 20;
 
-/// Many activation rows.
-const WIDE: usize = 16;
-
-/// Most blocks of a task.
-const fn most_blocks(rows: usize) -> usize {
-    if rows < WIDE { RANGE[0] } else { RANGE[1] }
+/// Activation rows of a tile over `cols` columns.
+fn tile_rows(table_bytes: usize, cols: usize) -> usize {
+    let row = cols.div_ceil(4) * table_bytes;
+    (TILE_TABLES / row.max(1) / 8 * 8).clamp(TILE[1], TILE[0])
 }
+
+/// Most blocks that one task computes.
+const RANGE: usize = 32;
+
+/// Tasks for each thread, so that one that starts late is caught up with.
+const TASKS: usize = 5;
+
+/// Blocks of a task are a multiple of this: kernels take as many side by side.
+const SET: usize = 8;
+
+/// Fewest columns of one row that threads share while it is prepared.
+const PIECE: usize = 2048;
 
 /// Columns of a task of the gate.
 const GATE_COLUMNS: usize = 2048;
@@ -46,7 +56,7 @@ pub(crate) fn scratch(
     activations: Activations,
     gated: bool,
 ) -> (usize, usize) {
-    let (rows, cols) = (max_rows.min(TILE), w.cols());
+    let (rows, cols) = (max_rows.min(tile_rows(table_bytes, w.cols())), w.cols());
     let mut shared = carved_bytes::<f32>(rows * cols) + carved_bytes::<f32>(rows * cols.div_ceil(32));
     if activations != Activations::F32 {
         shared += carved_bytes::<i16>(rows * cols)
@@ -57,7 +67,7 @@ pub(crate) fn scratch(
     if gated {
         shared += carved_bytes::<f32>(rows * w.rows());
     }
-    (shared, carved_bytes::<f32>(most_blocks(rows) * rows * BLOCK))
+    (shared, carved_bytes::<f32>(RANGE * rows * BLOCK))
 }
 
 pub(crate) fn run(frame: &mut Frame<'_>, op: Linear<'_>) -> Result<(), OpError> {
@@ -78,8 +88,9 @@ pub(crate) fn run(frame: &mut Frame<'_>, op: Linear<'_>) -> Result<(), OpError> 
         gain,
         x,
     };
-    for start in (0..rows).step_by(TILE) {
-        let tile = start..(start + TILE).min(rows);
+    let tile = tile_rows(frame.exec.kernels.table_bytes, product.cols);
+    for start in (0..rows).step_by(tile) {
+        let tile = start..(start + tile).min(rows);
         let mut carve = Carve::new(frame.scratch);
         let mut prepared = product.carve(tile.len(), &mut carve);
         product.prepare(tile.start, &mut prepared);
@@ -153,22 +164,31 @@ impl Product<'_> {
                 Tiles::new(i.tables, cols.div_ceil(4) * kernels.table_bytes),
             )
         });
-        self.exec.each(p.rows, 4 * cols, &|m, _| {
-            // SAFETY: each row is one task.
-            let (row, sums) = unsafe { (floats.piece(m), float_sums.piece(m)) };
+        // Few rows are cut into pieces of whole groups, so that no thread waits.
+        let pieces = (self.exec.pool.threads() / p.rows).min(cols / PIECE).max(1);
+        let piece = cols.div_ceil(pieces).next_multiple_of(GROUP);
+        self.exec.each(p.rows * pieces, 4 * piece, &|task, _| {
+            let (m, start) = (task / pieces, task % pieces * piece);
+            let (start, end) = (start.min(cols), (start + piece).min(cols));
+            // SAFETY: each piece of a row is one task.
+            let (row, sums) =
+                unsafe { (floats.part(m, start..end), float_sums.part(m, start.div_ceil(32)..end.div_ceil(32))) };
             let x = self.x.row(first + m);
             match self.gain {
-                Some((gain, eps)) => (kernels.rms_norm)(x, gain, eps, row),
-                None => row.copy_from_slice(x),
+                Some((gain, eps)) => (kernels.rms_norm)(x, gain, eps, start, row),
+                None => row.copy_from_slice(&x[start..end]),
             }
             if with_floats {
                 (kernels.float_sums)(row, sums);
             }
             if let (Some(limit), Some((values, scales, sums, tables))) = (self.limit, &ints) {
-                // SAFETY: each row is one task.
-                let (values, scales) = unsafe { (values.piece(m), scales.piece(m)) };
-                // SAFETY: each row is one task.
-                let (sums, tables) = unsafe { (sums.piece(m), tables.piece(m)) };
+                // SAFETY: each piece of a row is one task.
+                let (values, scales) =
+                    unsafe { (values.part(m, start..end), scales.part(m, start.div_ceil(GROUP)..end.div_ceil(GROUP))) };
+                let quads = start.div_ceil(4) * kernels.table_bytes..end.div_ceil(4) * kernels.table_bytes;
+                // SAFETY: each piece of a row is one task.
+                let (sums, tables) =
+                    unsafe { (sums.part(m, start.div_ceil(32)..end.div_ceil(32)), tables.part(m, quads)) };
                 (kernels.quantize)(row, limit, values, scales, sums);
                 (kernels.build_tables)(values, tables);
             }
@@ -192,10 +212,8 @@ impl Product<'_> {
             sums: i.sums,
             tables: i.tables,
         });
-        // Some tasks for each thread, so that one that starts late is caught up with; a multiple of four, for
-        // kernels that take as many blocks at once.
         let blocks: usize = self.packed.segments.iter().map(Segment::blocks).sum();
-        let range = (blocks / (8 * pool.threads())).clamp(8, most_blocks(p.rows)).next_multiple_of(8);
+        let range = (blocks / (TASKS * pool.threads())).next_multiple_of(SET).clamp(SET, RANGE);
         let tasks: usize = self.packed.segments.iter().map(|s| s.blocks().div_ceil(range)).sum();
         let worker_scratch = PerWorker::new(worker_scratch, pool.threads());
         let job = |mut task: usize, worker: usize| {

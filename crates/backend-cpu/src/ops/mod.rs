@@ -181,6 +181,15 @@ impl<'a, T: Plain> Tiles<'a, T> {
     /// As [`Disjoint::piece`].
     pub(crate) unsafe fn piece(&self, i: usize) -> &'a mut [T] {
         // SAFETY: the caller's promise.
-        unsafe { self.all.piece(i * self.each..(i + 1) * self.each) }
+        unsafe { self.part(i, 0..self.each) }
+    }
+    /// A part of piece `i`.
+    ///
+    /// # Safety
+    /// As [`Disjoint::piece`].
+    pub(crate) unsafe fn part(&self, i: usize, part: Range<usize>) -> &'a mut [T] {
+        debug_assert!(part.end <= self.each);
+        // SAFETY: the caller's promise.
+        unsafe { self.all.piece(i * self.each + part.start..i * self.each + part.end) }
     }
 }

@@ -22,7 +22,7 @@ pub(crate) fn embed(frame: &Frame<'_>, table: &Weight, out: Tensor) -> Result<()
 
 pub(crate) fn rms_norm(frame: &Frame<'_>, x: View, norm: &Norm, out: Tensor) -> Result<(), OpError> {
     let gain = vector(&norm.gain)?;
-    each_head(frame, x, out, |x, to| (frame.exec.kernels.rms_norm)(x, gain, norm.eps, to));
+    each_head(frame, x, out, |x, to| (frame.exec.kernels.rms_norm)(x, gain, norm.eps, 0, to));
     Ok(())
 }
 
@@ -118,7 +118,7 @@ pub(crate) fn gated_norm(frame: &Frame<'_>, x: View, z: View, norm: &Norm, out: 
         for h in 0..x.view.heads {
             // SAFETY: each row is one task.
             let to = unsafe { out.piece(r, h * x.view.dim..(h + 1) * x.view.dim) };
-            (kernels.rms_norm)(x.head(r, h), gain, norm.eps, to);
+            (kernels.rms_norm)(x.head(r, h), gain, norm.eps, 0, to);
         }
         for (start, z) in z.pieces(r) {
             // SAFETY: as above, and the blocks are no longer held.

@@ -106,6 +106,13 @@ impl Vector for F32x8 {
         out
     }
     #[inline(always)]
+    fn top(self) -> f32 {
+        let (low, high) = (ymm!(_mm256_castps256_ps128(self.0)), ymm!(_mm256_extractf128_ps::<1>(self.0)));
+        let four = ymm!(_mm_max_ps(low, high));
+        let two = ymm!(_mm_max_ps(four, _mm_movehl_ps(four, four)));
+        ymm!(_mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two))))
+    }
+    #[inline(always)]
     fn sum(self) -> f32 {
         // The order of the provided method.
         let (low, high) = (ymm!(_mm256_castps256_ps128(self.0)), ymm!(_mm256_extractf128_ps::<1>(self.0)));

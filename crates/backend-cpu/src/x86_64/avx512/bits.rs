@@ -35,20 +35,23 @@ const fn order(unpacked: bool) -> Lanes<u8> {
 /// Activation rows that are looked up together.
 const ROWS: usize = 2;
 
-/// Bytes of tables that stay in the first-level cache while blocks pass by.
-const TABLE_CACHE: usize = 26 * 1024;
+/// Blocks that are read side by side: a core fetches more of eight streams than of one.
+const SET: usize = 8;
 
-/// Bytes of weights that stay in the second-level cache for all activation rows.
-const WEIGHT_CACHE: usize = 400 * 1024;
+/// Bytes of tables that stay in a cache while blocks pass by: in the first-level one, or in the second where one or two
+/// activation rows leave the memory time; long streams count there.
+const TABLE_CACHE: [usize; 2] = [26 * 1024, 256 * 1024];
 
 /// Records between a word that is looked up and one that is fetched into the second-level cache meanwhile.
 const AHEAD: usize = 2;
 
+/// Bytes of weights that stay in the second-level cache for all activation rows.
+const WEIGHT_CACHE: usize = 400 * 1024;
+
 /// The sums of a range of blocks, as `Kernels::int_blocks`.
 ///
-/// One or two activation rows are bound by memory: eight blocks are read side by side from end to end, since a core
-/// fetches more of eight streams than of one. With more rows, a stretch of the blocks stays in the second-level cache
-/// for all of them, and the tables of a few groups stay in the first while all blocks look them up.
+/// Weights come from memory once: a stretch of the blocks stays in the second-level cache for all activation rows. The
+/// tables of some groups stay in a cache while all blocks look them up.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2,fma,f16c")]
 pub(super) fn int_blocks(segment: &Segment, blocks: Range<usize>, x: &IntRows<'_>, acc: &mut [f32]) {
     let layout = &segment.layout;
@@ -61,24 +64,23 @@ pub(super) fn int_blocks(segment: &Segment, blocks: Range<usize>, x: &IntRows<'_
     let stride = x.rows * BLOCK;
     acc.fill(0.0);
     let group_tables = layout.group / tables::COLUMNS * tables::BYTES;
-    let chunk = match x.rows {
-        1 | 2 => layout.groups(),
-        _ => (TABLE_CACHE / (ROWS * group_tables)).max(1),
-    };
+    let cache = TABLE_CACHE[usize::from(x.rows <= ROWS)];
+    let chunk = (cache / (x.rows.min(ROWS) * group_tables)).clamp(1, layout.groups());
     let stretch = (WEIGHT_CACHE / (blocks.len() * shape.record)).max(1).next_multiple_of(chunk);
     for start in (0..layout.groups()).step_by(stretch) {
         let end = (start + stretch).min(layout.groups());
         for m in (0..x.rows).step_by(ROWS) {
             for first in (start..end).step_by(chunk) {
-                // What later rows read of a stretch was fetched for the first ones.
-                let ahead = if m == 0 { chunk.min(AHEAD) * shape.record } else { 0 };
-                let tile = Tile { layout, shape, groups: first..(first + chunk).min(end), x, first: m, ahead };
+                let groups = first..(first + chunk).min(end);
                 let mut b = blocks.start;
                 while b < blocks.end {
+                    // What later rows read of a stretch was fetched for the first ones.
+                    let ahead = if m == 0 { chunk.min(AHEAD) * shape.record } else { 0 };
+                    let tile = Tile { layout, shape, groups: groups.clone(), x, first: m, ahead };
                     let acc = &mut acc[(b - blocks.start) * stride..];
                     b += match (x.rows - m, blocks.end - b) {
-                        (1, 8..) => tile.add::<8, 1>(segment, b, acc),
-                        (_, 8..) => tile.add::<8, 2>(segment, b, acc),
+                        (1, SET..) => tile.add::<SET, 1>(segment, b, acc),
+                        (_, SET..) => tile.add::<SET, 2>(segment, b, acc),
                         (1, _) => tile.add::<1, 1>(segment, b, acc),
                         _ => tile.add::<1, 2>(segment, b, acc),
                     };

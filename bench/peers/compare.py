@@ -194,7 +194,7 @@ def cell(s):
 
 def table(report):
     lines = [
-        f"{report['shape']}, {report['threads']} threads, prompt {report['prompt']}, {report['generate']} generated; "
+        f"{report['shape']}, -t {report['threads']}, prompt {report['prompt']}, {report['generate']} generated; "
         f"{report['device']}; reads {report['bandwidth_gbs']:.1f} GB/s",
         f"{'':<12}{'prefill tok/s':>24}{'decode tok/s':>24}{'of bandwidth':>14}{'peak MiB':>10}{'others':>8}",
     ]

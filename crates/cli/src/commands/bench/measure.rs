@@ -1,5 +1,5 @@
-//! The measured runs. Prefill and decode go through the engine, as every answer does; stages and steps of several rows
-//! run the same programs directly, with a clock at every op.
+//! The measured runs. Prefill and decode go through the engine, as every answer does. Stages, steps of several rows and
+//! everything at a depth run the same programs directly; a depth is not read but filled with made-up keys and values.
 
 use super::report::Stage;
 use crate::args::BenchArgs;
@@ -7,7 +7,8 @@ use anyhow::{Result, bail};
 use onebit_engine::{Engine, EngineOptions, Event, Request, SamplingParams};
 use onebit_models::{Forward, Model};
 use onebit_ops::{
-    Activations, Backend, Bucket, Cache, KvFormat, PAGE_ROWS, Plan, PlanOptions, Program, Segment, StepInputs, wait,
+    Activations, Backend, Bucket, Cache, KvFormat, Op, PAGE_ROWS, Plan, PlanOptions, Program, Recorder, Segment,
+    StepInputs, View, wait,
 };
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -16,6 +17,9 @@ use std::time::Instant;
 
 /// Most rows of a speculative step.
 pub(super) const MAX_ROWS: usize = 8;
+
+/// Pages that one step of a filled cache writes.
+const FILL_PAGES: usize = 4;
 
 /// Profiled steps; each stage reports its median.
 const PROFILED: usize = 5;
@@ -68,51 +72,38 @@ impl<'a> Bench<'a> {
         (0..count).map(|_| next()).collect()
     }
 
-    /// The first `depth` tokens, always the same, so that they are read once.
-    fn head(&mut self) -> Vec<u32> {
-        self.random = 1;
-        self.tokens(self.args.depth)
+    fn request(tokens: Vec<u32>, generate: usize) -> Request {
+        Request { sampling: SamplingParams::greedy(), max_tokens: Some(generate), keep: false, ..Request::new(tokens) }
     }
 
-    fn request(&self, tokens: Vec<u32>, generate: usize) -> Request {
-        let depth = self.args.depth;
-        Request {
-            sampling: SamplingParams::greedy(),
-            max_tokens: Some(generate),
-            keep: depth > 0,
-            checkpoints: if depth > 0 && depth < tokens.len() { vec![depth] } else { Vec::new() },
-            ..Request::new(tokens)
-        }
-    }
-
-    /// Prompt tokens a second, from the request to its first token, beyond the cached depth.
+    /// Prompt tokens a second, from the request to its first token; beyond a depth, of the steps alone.
     pub(super) fn prefill(&mut self) -> Result<f64> {
-        let mut tokens = self.head();
-        if !tokens.is_empty() {
-            // Reads the depth, or finds it kept from the last repetition.
-            let mut warm = tokens.clone();
-            warm.extend(self.tokens(1));
-            let request = self.request(warm, 1);
-            self.engine.generate(request, |_| ControlFlow::Continue(()))?;
-        }
         self.random = self.random.wrapping_add(97);
-        tokens.extend(self.tokens(self.args.prompt));
-        let request = self.request(tokens, 1);
+        let tokens = self.tokens(self.args.prompt);
+        if self.args.depth > 0 {
+            let rows = self.args.prompt.min(self.backend.caps().prefill_rows);
+            let mut stepper = Stepper::new(self, rows, false)?;
+            stepper.fill(self)?;
+            let start = Instant::now();
+            for chunk in tokens.chunks(rows) {
+                stepper.step(chunk, false)?;
+            }
+            return Ok(tokens.len() as f64 / start.elapsed().as_secs_f64());
+        }
         let start = Instant::now();
-        let done = self.engine.generate(request, |_| ControlFlow::Continue(()))?;
+        let done = self.engine.generate(Self::request(tokens, 1), |_| ControlFlow::Continue(()))?;
         let seconds = start.elapsed().as_secs_f64();
         Ok((done.usage.prompt_tokens - done.usage.cached_tokens) as f64 / seconds)
     }
 
     /// Generated tokens a second, the first one not counted.
     pub(super) fn decode(&mut self) -> Result<f64> {
-        if self.args.rows > 1 {
-            return self.decode_rows();
+        if self.args.rows > 1 || self.args.depth > 0 {
+            return self.decode_steps();
         }
-        let mut tokens = self.head();
-        tokens.extend(self.tokens(1));
+        let tokens = self.tokens(1);
         // An answer of one token has no second one to measure.
-        let request = self.request(tokens, self.args.generate + 1);
+        let request = Self::request(tokens, self.args.generate + 1);
         let (mut first, mut last, mut count) = (None, Instant::now(), 0usize);
         self.engine.generate(request, |event| {
             if matches!(event, Event::Token { .. }) {
@@ -128,17 +119,16 @@ impl<'a> Bench<'a> {
         }
     }
 
-    /// Tokens a second of steps with several rows of one sequence, all of them accepted by the next step.
-    fn decode_rows(&mut self) -> Result<f64> {
+    /// Tokens a second of steps of one sequence; several rows are all accepted by the next step.
+    fn decode_steps(&mut self) -> Result<f64> {
         let (rows, steps) = (self.args.rows, self.args.generate.div_ceil(self.args.rows));
         let mut stepper = Stepper::new(self, rows, false)?;
-        let tokens = self.head();
-        stepper.read(&tokens)?;
-        stepper.step(&self.tokens(rows), true)?;
+        stepper.fill(self)?;
+        stepper.step(&self.tokens(rows), rows > 1)?;
         let start = Instant::now();
         for _ in 0..steps {
             let tokens = self.tokens(rows);
-            stepper.step(&tokens, true)?;
+            stepper.step(&tokens, rows > 1)?;
         }
         Ok((steps * rows) as f64 / start.elapsed().as_secs_f64())
     }
@@ -161,8 +151,7 @@ impl<'a> Bench<'a> {
         if self.args.generate > 0 {
             let rows = self.args.rows;
             let mut stepper = Stepper::new(self, rows, true)?;
-            let tokens = self.head();
-            stepper.read(&tokens)?;
+            stepper.fill(self)?;
             stepper.step(&self.tokens(rows), rows > 1)?;
             let mut runs = Vec::new();
             for _ in 0..PROFILED {
@@ -175,6 +164,7 @@ impl<'a> Bench<'a> {
         if self.args.prompt > 0 {
             let rows = self.args.prompt.min(self.backend.caps().prefill_rows);
             let mut stepper = Stepper::new(self, rows, true)?;
+            stepper.fill(self)?;
             let tokens = self.tokens(rows);
             let run = stepper.step(&tokens, false)?;
             prefill = stepper.stages(&[run], rows);
@@ -210,11 +200,36 @@ impl Stepper {
         Ok(Stepper { backend: bench.backend.clone(), cache, plan, program, kv, pages, past: 0, pending: 0 })
     }
 
-    /// Fills the cache.
-    fn read(&mut self, tokens: &[u32]) -> Result<()> {
-        for chunk in tokens.chunks(self.program.bucket.rows) {
-            self.step(chunk, false)?;
+    /// Fills the cache up to the depth: every layer keeps pieces of embedding rows as keys and values.
+    fn fill(&mut self, bench: &mut Bench<'_>) -> Result<()> {
+        let depth = bench.args.depth;
+        let table =
+            self.program.ops.iter().find_map(|op| if let Op::Embed { table, .. } = op { Some(table) } else { None });
+        let Some(table) = table.filter(|_| depth > 0) else { return Ok(()) };
+        let kv = self.cache.spec().kv;
+        let rows = FILL_PAGES * PAGE_ROWS;
+        let mut recorder = Recorder::new(Bucket { rows, logits: 0, context: rows });
+        let whole = recorder.embed(table);
+        if kv.heads * kv.dim > whole.cols() {
+            bail!("--depth needs embeddings at least as wide as the keys: {} of {}", whole.cols(), kv.heads * kv.dim);
         }
+        let part = View { heads: kv.heads, dim: kv.dim, stride: kv.dim, ..whole };
+        for layer in 0..kv.layers {
+            recorder.attention(part, part, part, layer, 1.0);
+        }
+        let plan = self.backend.compile(recorder.finish(), &self.cache, PlanOptions { profile: false })?;
+        for (start, pages) in (0..depth).step_by(rows).zip(self.pages.chunks(FILL_PAGES)) {
+            let count = rows.min(depth - start);
+            // Each piece is a sequence of its own, which looks back at nothing.
+            let inputs = StepInputs {
+                tokens: bench.tokens(count),
+                positions: (start..start + count).map(|p| [p as u32; 3]).collect(),
+                segments: vec![segment(count, 0, 0, pages.to_vec(), false)],
+                logit_rows: Vec::new(),
+            };
+            wait(&*self.backend, self.backend.run(&plan, inputs)?)?;
+        }
+        self.past = depth;
         Ok(())
     }
 

@@ -14,9 +14,9 @@ pub struct Tier(Isa);
 enum Isa {
     Portable,
     #[cfg(target_arch = "x86_64")]
-    Avx2(crate::x86_64::Avx2),
-    #[cfg(target_arch = "x86_64")]
-    Avx512(crate::x86_64::Avx512),
+    X86(crate::x86_64::Machine),
+    #[cfg(target_arch = "aarch64")]
+    Neon,
 }
 
 impl Tier {
@@ -27,10 +27,9 @@ impl Tier {
     pub fn available() -> Vec<Tier> {
         let mut tiers = Vec::new();
         #[cfg(target_arch = "x86_64")]
-        {
-            tiers.extend(crate::x86_64::Avx512::detect().map(|proof| Tier(Isa::Avx512(proof))));
-            tiers.extend(crate::x86_64::Avx2::detect().map(|proof| Tier(Isa::Avx2(proof))));
-        }
+        tiers.extend(crate::x86_64::Machine::detect().into_iter().map(|m| Tier(Isa::X86(m))));
+        #[cfg(target_arch = "aarch64")]
+        tiers.push(Tier(Isa::Neon));
         tiers.push(Tier::PORTABLE);
         tiers
     }
@@ -53,14 +52,14 @@ impl Tier {
         })
     }
 
-    /// `portable`, `avx2` or `avx512`.
+    /// `portable`, `avx2`, `avxvnni`, `avx512`, `avx512vnni` or `neon`.
     pub fn name(self) -> &'static str {
         match self.0 {
             Isa::Portable => "portable",
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2(_) => "avx2",
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx512(_) => "avx512",
+            Isa::X86(machine) => machine.name(),
+            #[cfg(target_arch = "aarch64")]
+            Isa::Neon => "neon",
         }
     }
 
@@ -68,9 +67,9 @@ impl Tier {
         match self.0 {
             Isa::Portable => &crate::generic::PORTABLE,
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2(proof) => crate::x86_64::avx2_kernels(proof),
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx512(proof) => crate::x86_64::avx512_kernels(proof),
+            Isa::X86(machine) => machine.kernels(),
+            #[cfg(target_arch = "aarch64")]
+            Isa::Neon => &crate::aarch64::NEON,
         }
     }
 }

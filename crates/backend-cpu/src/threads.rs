@@ -10,6 +10,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
+use std::time::Instant;
 
 /// Looks at the word before a worker goes to sleep: some 100 microseconds.
 const SPINS: usize = 3000;
@@ -165,6 +166,23 @@ impl Shared {
         }
         self.inside.fetch_sub(1, Ordering::SeqCst);
     }
+}
+
+/// Seconds of one phase in which every thread has one empty task: what fork and join cost. The median of many.
+pub fn measure_phase_cost(threads: usize) -> f64 {
+    const PHASES: usize = 20_000;
+    let pool = Pool::new(threads);
+    let mut times: Vec<f64> = (0..PHASES)
+        .map(|_| {
+            let start = Instant::now();
+            pool.run(threads, &|task, worker| {
+                std::hint::black_box((task, worker));
+            });
+            start.elapsed().as_secs_f64()
+        })
+        .collect();
+    times.sort_by(f64::total_cmp);
+    times[PHASES / 2]
 }
 
 /// Threads that this process may use: the standard library's count, which respects affinity and cgroup quotas.

@@ -11,10 +11,22 @@ mod portable {
     onebit_conformance::conformance!(optional || super::with("portable", 3));
 }
 
+mod avx512vnni {
+    onebit_conformance::conformance!(optional || super::with("avx512vnni", 2));
+}
+
+mod avxvnni {
+    onebit_conformance::conformance!(optional || super::with("avxvnni", 2));
+}
+
 mod avx512 {
     onebit_conformance::conformance!(optional || super::with("avx512", 2));
 }
 
 mod avx2 {
     onebit_conformance::conformance!(optional || super::with("avx2", 2));
+}
+
+mod neon {
+    onebit_conformance::conformance!(optional || super::with("neon", 2));
 }

@@ -83,7 +83,7 @@ kernel_list!(declare,);
 
 /// A table of the generic loops over one vector type, compiled with some target features. Reach it only with a proof
 /// that the machine has them.
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 macro_rules! lifted_kernels {
     ([$vector:ty; $features:literal; $($field:ident: $value:expr),*]
      $($(#[$doc:meta])* $name:ident($($arg:ident: $type:ty),*) = $module:ident;)*) => {
@@ -100,5 +100,5 @@ macro_rules! lifted_kernels {
         }
     };
 }
-#[cfg(target_arch = "x86_64")]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 pub(crate) use {kernel_list, lifted_kernels};

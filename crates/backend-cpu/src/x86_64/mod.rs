@@ -1,43 +1,111 @@
 //! x86-64: what the compiler does not find in the generic loops.
+//!
+//! | tier | packed bits | blocks of 4 and 8 bits |
+//! |---|---|---|
+//! | `avx2` | byte tables (`avx2`) | `vpmaddwd` |
+//! | `avxvnni` | byte tables (`avx2`) | `vpdpwssd`, VEX |
+//! | `avx512` | word tables (`avx512`) | `vpmaddwd` |
+//! | `avx512vnni` | word tables (`avx512`) | `vpdpwssd`, EVEX |
 
 pub(crate) mod avx2;
 pub(crate) mod avx512;
+mod block;
+#[cfg(all(test, target_os = "linux"))]
+mod guard;
 
-use crate::generic::Kernels;
+use crate::generic::packed::{FloatRows, GroupSum};
+use crate::generic::{Kernels, attention, delta, kernel_list, kv, lifted_kernels, packed, rows};
+use crate::layout::{Codes, Segment};
+use avx2::F32x8;
+use onebit_ops::KvFormat;
+use std::ops::Range;
 
-/// Proof that this machine has AVX2, FMA and F16C.
+/// A tier of x86-64, and the proof that this machine has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Avx2(());
+pub(crate) struct Machine(Set);
 
-impl Avx2 {
-    pub(crate) fn detect() -> Option<Self> {
-        let found = std::arch::is_x86_feature_detected!("avx2")
-            && std::arch::is_x86_feature_detected!("fma")
-            && std::arch::is_x86_feature_detected!("f16c");
-        found.then_some(Avx2(()))
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Set {
+    Avx512Vnni,
+    Avx512,
+    AvxVnni,
+    Avx2,
+}
+
+impl Machine {
+    /// Every tier that this machine has, the best first.
+    pub(crate) fn detect() -> Vec<Machine> {
+        use std::arch::is_x86_feature_detected as has;
+        if !(has!("avx2") && has!("fma") && has!("f16c")) {
+            return Vec::new();
+        }
+        let wide = has!("avx512f") && has!("avx512bw") && has!("avx512vl");
+        let sets = [
+            (Set::Avx512Vnni, wide && has!("avx512vnni")),
+            (Set::Avx512, wide),
+            (Set::AvxVnni, has!("avxvnni")),
+            (Set::Avx2, true),
+        ];
+        sets.into_iter().filter(|(_, has)| *has).map(|(set, _)| Machine(set)).collect()
+    }
+
+    pub(crate) fn name(self) -> &'static str {
+        match self.0 {
+            Set::Avx512Vnni => "avx512vnni",
+            Set::Avx512 => "avx512",
+            Set::AvxVnni => "avxvnni",
+            Set::Avx2 => "avx2",
+        }
+    }
+
+    pub(crate) fn kernels(self) -> &'static Kernels {
+        match self.0 {
+            Set::Avx512Vnni => &AVX512_VNNI,
+            Set::Avx512 => &AVX512,
+            Set::AvxVnni => &AVX_VNNI,
+            Set::Avx2 => &AVX2,
+        }
     }
 }
 
-/// Proof that this machine has what [`Avx2`] says and AVX-512 F, BW and VL.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Avx512(());
-
-impl Avx512 {
-    pub(crate) fn detect() -> Option<Self> {
-        Avx2::detect()?;
-        let found = std::arch::is_x86_feature_detected!("avx512f")
-            && std::arch::is_x86_feature_detected!("avx512bw")
-            && std::arch::is_x86_feature_detected!("avx512vl");
-        found.then_some(Avx512(()))
-    }
+/// A table of kernels with the bits of one folder and one of the block loops.
+macro_rules! tier {
+    ($(#[$doc:meta])* $table:ident, $folder:ident, $block:ident, $features:literal) => {
+        $(#[$doc])*
+        static $table: Kernels = kernel_list!(
+            lifted_kernels,
+            F32x8; $features;
+            bits1_order: &$folder::bits::BITS1_ORDER,
+            bits2_order: &$folder::bits::BITS2_ORDER,
+            table_bytes: $folder::tables::BYTES * 4 / $folder::tables::COLUMNS,
+            // SAFETY: whoever holds this table has a proof that the machine has these features.
+            build_tables: |values, tables| unsafe { $folder::tables::build(values, tables) },
+            int_blocks: |segment, blocks, x, acc| {
+                // SAFETY: whoever holds this table has a proof that the machine has these features.
+                unsafe {
+                    match segment.layout.codes {
+                        Codes::Bits1 | Codes::Bits2 => $folder::bits::int_blocks(segment, blocks, x, acc),
+                        _ => block::$block::int_blocks(segment, blocks, x, acc),
+                    }
+                }
+            }
+        );
+    };
 }
 
-/// The kernels of a machine with AVX2.
-pub(crate) fn avx2_kernels(_: Avx2) -> &'static Kernels {
-    &avx2::KERNELS
-}
-
-/// The kernels of a machine with AVX-512.
-pub(crate) fn avx512_kernels(_: Avx512) -> &'static Kernels {
-    &avx512::KERNELS
-}
+tier!(
+    /// AVX2 with FMA and F16C: every x86 machine since 2015 or so.
+    AVX2, avx2, plain, "avx2,fma,f16c"
+);
+tier!(
+    /// Machines with AVX-VNNI and without AVX-512: laptops since 2021.
+    AVX_VNNI, avx2, vex, "avx2,fma,f16c,avxvnni"
+);
+tier!(
+    /// AVX-512 with BW and VL: Intel servers since 2017.
+    AVX512, avx512, plain, "avx2,fma,f16c,avx512f,avx512bw,avx512vl"
+);
+tier!(
+    /// The same with VNNI: Intel servers since 2019, AMD since Zen 4.
+    AVX512_VNNI, avx512, evex, "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512vnni"
+);

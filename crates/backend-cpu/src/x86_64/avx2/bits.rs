@@ -20,6 +20,9 @@ use std::ops::Range;
 /// Columns whose lookups add up in bytes: eight quads.
 const STRETCH: usize = 32;
 
+/// Bytes between codes that are looked up and those that are fetched meanwhile.
+const AHEAD: usize = 1024;
+
 /// Bytes of tables that stay in the first-level cache while blocks pass by; more activation rows come back to the same
 /// blocks, which should stay there as well.
 const TABLE_CACHE: [usize; 2] = [16 * 1024, 8 * 1024];
@@ -31,10 +34,10 @@ const fn byte_of(half: usize, lane: usize) -> u8 {
 }
 
 /// Row `8 v + i` comes out in lane i of vector v: even lanes of an accumulator, then its odd ones.
-pub(super) static BITS1_ORDER: BitOrder = BitOrder { unit: 1, position: order(false) };
+pub(in crate::x86_64) static BITS1_ORDER: BitOrder = BitOrder { unit: 1, position: order(false) };
 
 /// Row `8 v + i` comes out in lane i of vector v: 16-bit lanes unpacked within halves.
-pub(super) static BITS2_ORDER: BitOrder = BitOrder { unit: 1, position: order(true) };
+pub(in crate::x86_64) static BITS2_ORDER: BitOrder = BitOrder { unit: 1, position: order(true) };
 
 const fn order(unpacked: bool) -> Lanes<u8> {
     let mut position = [0; BLOCK];
@@ -53,7 +56,7 @@ const fn order(unpacked: bool) -> Lanes<u8> {
 /// Some groups of all blocks, then the next: for each pair of activation rows, the tables of these groups are read
 /// from memory once and looked up by all blocks.
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) fn int_blocks(segment: &Segment, blocks: Range<usize>, x: &IntRows<'_>, acc: &mut [f32]) {
+pub(in crate::x86_64) fn int_blocks(segment: &Segment, blocks: Range<usize>, x: &IntRows<'_>, acc: &mut [f32]) {
     let layout = &segment.layout;
     let stride = x.rows * BLOCK;
     acc.fill(0.0);
@@ -122,6 +125,14 @@ unsafe fn look_up<const S: usize, const M: usize, const LOW: i8>(
     for stretch in 0..columns / STRETCH {
         let mut low = [[_mm256_setzero_si256(); M]; S];
         let mut high = [[_mm256_setzero_si256(); M]; S];
+        for stream in streams {
+            for line in 0..2 {
+                // A hint for the second level: the first has too few places for lines on their way. It may lie
+                // outside the weight.
+                let at = stream.wrapping_add((stretch * 4 + 2 * line) * stride + AHEAD);
+                _mm_prefetch::<_MM_HINT_T1>(at.cast());
+            }
+        }
         for j in stretch * 4..stretch * 4 + bytes_of_stretch {
             let mut bits = [_mm256_setzero_si256(); S];
             for s in 0..S {
@@ -288,59 +299,15 @@ fn to_floats(lanes: [__m256i; QUARTERS]) -> [F32x8; QUARTERS] {
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
     use super::*;
-    use crate::x86_64::Avx2;
-
-    /// Bytes that end where the next page may not be touched.
-    struct Guarded {
-        base: *mut libc::c_void,
-        len: usize,
-    }
-
-    const PAGE: usize = 4096;
-
-    impl Guarded {
-        fn new(bytes: &[u8]) -> Self {
-            let len = bytes.len().next_multiple_of(PAGE) + PAGE;
-            // SAFETY: a fresh private mapping; its last page is made inaccessible before anything points there.
-            let base = unsafe {
-                let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-                let base = libc::mmap(std::ptr::null_mut(), len, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0);
-                assert_ne!(base, libc::MAP_FAILED);
-                assert_eq!(libc::mprotect(base.byte_add(len - PAGE), PAGE, libc::PROT_NONE), 0);
-                std::ptr::copy_nonoverlapping(
-                    bytes.as_ptr(),
-                    base.byte_add(len - PAGE - bytes.len()).cast(),
-                    bytes.len(),
-                );
-                base
-            };
-            Guarded { base, len }
-        }
-
-        fn start(&self, bytes: usize) -> *const u8 {
-            // SAFETY: inside the mapping.
-            unsafe { self.base.byte_add(self.len - PAGE - bytes).cast() }
-        }
-    }
-
-    impl Drop for Guarded {
-        fn drop(&mut self) {
-            // SAFETY: mapped in `new`.
-            unsafe { libc::munmap(self.base, self.len) };
-        }
-    }
+    use crate::x86_64::guard::{Guarded, detected, numbers};
 
     /// Both ends of what the loop reads, and the sums themselves, for every group size.
     #[test]
     fn sums_are_exact_and_nothing_behind_the_codes_or_tables_is_read() {
-        if Avx2::detect().is_none() {
+        if !detected("avx2") {
             return;
         }
-        let mut state = 1u32;
-        let mut random = || {
-            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            state >> 8
-        };
+        let mut random = numbers(1);
         for columns in [32, 64, 128] {
             for extreme in [false, true] {
                 let values: Vec<i16> =

@@ -10,8 +10,11 @@
 
 use std::arch::x86_64::*;
 
+/// Columns of a table.
+pub(in crate::x86_64) const COLUMNS: usize = 4;
+
 /// Bytes of a quad's table.
-pub(super) const BYTES: usize = 32;
+pub(in crate::x86_64) const BYTES: usize = 32;
 
 /// Bit `i` of a pattern, as a mask over the 16 patterns.
 const fn selects(i: u32) -> [i16; 16] {
@@ -27,7 +30,7 @@ const fn selects(i: u32) -> [i16; 16] {
 static SELECTS: [[i16; 16]; 4] = [selects(0), selects(1), selects(2), selects(3)];
 
 #[target_feature(enable = "avx2")]
-pub(super) fn build(values: &[i16], tables: &mut [u8]) {
+pub(in crate::x86_64) fn build(values: &[i16], tables: &mut [u8]) {
     let masks = SELECTS.each_ref().map(|m| {
         // SAFETY: 16 values of 16 bits are 32 bytes.
         unsafe { _mm256_loadu_si256(m.as_ptr().cast()) }
@@ -53,7 +56,7 @@ mod tests {
 
     #[test]
     fn tables_hold_every_sum() {
-        if !std::arch::is_x86_feature_detected!("avx2") {
+        if !super::super::Machine::detect().iter().any(|m| m.name() == "avx2") {
             return;
         }
         for quad in [[255, 255, 255, 255], [-255, -255, -255, -255], [3, -7, 200, -255], [0, 0, 0, 0], [-1, 0, 1, 2i16]]

@@ -16,10 +16,10 @@ use std::arch::x86_64::*;
 use std::ops::Range;
 
 /// Words of 16 columns; row r comes out in lane r % 16 of vector r / 16: even lanes of the sums, then odd ones.
-pub(super) static BITS1_ORDER: BitOrder = BitOrder { unit: 2, position: order(false) };
+pub(in crate::x86_64) static BITS1_ORDER: BitOrder = BitOrder { unit: 2, position: order(false) };
 
 /// The same for 16-bit lanes that are unpacked within quarters of the register.
-pub(super) static BITS2_ORDER: BitOrder = BitOrder { unit: 2, position: order(true) };
+pub(in crate::x86_64) static BITS2_ORDER: BitOrder = BitOrder { unit: 2, position: order(true) };
 
 const fn order(unpacked: bool) -> Lanes<u8> {
     let mut position = [0; BLOCK];
@@ -53,7 +53,7 @@ const WEIGHT_CACHE: usize = 400 * 1024;
 /// Weights come from memory once: a stretch of the blocks stays in the second-level cache for all activation rows. The
 /// tables of some groups stay in a cache while all blocks look them up.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2,fma,f16c")]
-pub(super) fn int_blocks(segment: &Segment, blocks: Range<usize>, x: &IntRows<'_>, acc: &mut [f32]) {
+pub(in crate::x86_64) fn int_blocks(segment: &Segment, blocks: Range<usize>, x: &IntRows<'_>, acc: &mut [f32]) {
     let layout = &segment.layout;
     let shape = Shape {
         record: layout.record_bytes(),
@@ -216,16 +216,18 @@ impl Tile<'_> {
         match (self.layout.codes, self.layout.bias.is_some()) {
             (Codes::Bits1, false) => self.bits1::<B, M, false>(blocks, acc),
             (Codes::Bits1, true) => self.bits1::<B, M, true>(blocks, acc),
+            // Two planes for each block. Their sums fit the registers for all blocks and one row, or half of them and two.
             (_, affine) => {
-                // Two planes for each block: half the blocks make as many streams.
-                let stride = self.x.rows * BLOCK;
-                for i in (0..B).step_by(4) {
-                    let (blocks, acc) = (&blocks[i * bytes..(i + 4.min(B)) * bytes], &mut acc[i * stride..]);
-                    match (B, affine) {
+                let (step, stride) = (if M == 1 { B } else { B.min(4) }, self.x.rows * BLOCK);
+                for i in (0..B).step_by(step) {
+                    let (blocks, acc) = (&blocks[i * bytes..(i + step) * bytes], &mut acc[i * stride..]);
+                    match (step, affine) {
                         (1, false) => self.bits2::<1, 2, M, false>(blocks, acc),
                         (1, true) => self.bits2::<1, 2, M, true>(blocks, acc),
-                        (_, false) => self.bits2::<4, 8, M, false>(blocks, acc),
-                        (_, true) => self.bits2::<4, 8, M, true>(blocks, acc),
+                        (4, false) => self.bits2::<4, 8, M, false>(blocks, acc),
+                        (4, true) => self.bits2::<4, 8, M, true>(blocks, acc),
+                        (_, false) => self.bits2::<8, 16, M, false>(blocks, acc),
+                        (_, true) => self.bits2::<8, 16, M, true>(blocks, acc),
                     }
                 }
             }
@@ -354,6 +356,48 @@ impl Tile<'_> {
                         _mm512_fmadd_ps(dots[m][i], scale, before)
                     };
                     _mm512_storeu_ps(acc.as_mut_ptr(), sum);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+    use crate::x86_64::guard::{Guarded, detected, numbers};
+
+    /// Both ends of what the loop reads, and the sums themselves, for every group size. What is fetched ahead lies
+    /// behind the end, where nothing may be read.
+    #[test]
+    fn sums_are_exact_and_nothing_behind_the_codes_or_tables_is_read() {
+        if !detected("avx512") {
+            return;
+        }
+        let mut random = numbers(2);
+        for columns in [32, 64, 128] {
+            for extreme in [false, true] {
+                let values: Vec<i16> =
+                    (0..columns).map(|_| if extreme { 255 } else { (random() % 511) as i16 - 255 }).collect();
+                let codes: Vec<u8> =
+                    (0..columns / 8 * BLOCK).map(|_| if extreme { 255 } else { random() as u8 }).collect();
+                let mut table = vec![0; columns / tables::COLUMNS * tables::BYTES];
+                // SAFETY: detected above.
+                unsafe { tables::build(&values, &mut table) };
+                let (guarded_codes, guarded_table) = (Guarded::new(&codes), Guarded::new(&table));
+                // SAFETY: detected above; the stream and the table have exactly the lengths that are asked for.
+                let lanes: [i16; BLOCK] = unsafe {
+                    let (stream, table) = (guarded_codes.start(codes.len()), guarded_table.start(table.len()));
+                    std::mem::transmute(look_up::<1, 1>(columns, [stream], 2 * BLOCK, 4096, [table]))
+                };
+                for (lane, got) in lanes.into_iter().enumerate() {
+                    let want: i32 = (0..columns)
+                        .map(|c| {
+                            let byte = codes[c / 16 * 2 * BLOCK + 2 * lane + c % 16 / 8];
+                            (2 * i32::from(byte >> (c % 8) & 1) - 1) * i32::from(values[c])
+                        })
+                        .sum();
+                    assert_eq!(i32::from(got), want, "lane {lane} of {columns} columns");
                 }
             }
         }

@@ -1,37 +1,4 @@
-//! AVX-512 with BW and VL: Intel servers since 2017, AMD since Zen 4.
+//! Kernels for 512-bit registers: word tables and sums in words.
 
-mod bits;
-mod tables;
-
-use super::avx2::{F32x8, block};
-use crate::generic::packed::{FloatRows, GroupSum, IntRows};
-use crate::generic::{Kernels, attention, delta, kernel_list, kv, lifted_kernels, packed, rows};
-use crate::layout::{Codes, Segment};
-use onebit_ops::KvFormat;
-use std::ops::Range;
-
-/// To be reached through [`super::kernels`] only, which wants a proof.
-pub(super) static KERNELS: Kernels = kernel_list!(
-    lifted_kernels,
-    F32x8; "avx2,fma,f16c,avx512f,avx512bw,avx512vl";
-    bits1_order: &bits::BITS1_ORDER,
-    bits2_order: &bits::BITS2_ORDER,
-    table_bytes: tables::BYTES / tables::COLUMNS * 4,
-    build_tables: build_tables,
-    int_blocks: int_blocks
-);
-
-fn build_tables(values: &[i16], tables: &mut [u8]) {
-    // SAFETY: the table of kernels is reached only with a proof that the machine has these features.
-    unsafe { tables::build(values, tables) }
-}
-
-fn int_blocks(segment: &Segment, blocks: Range<usize>, x: &IntRows<'_>, acc: &mut [f32]) {
-    // SAFETY: the table of kernels is reached only with a proof that the machine has these features.
-    unsafe {
-        match segment.layout.codes {
-            Codes::Bits1 | Codes::Bits2 => bits::int_blocks(segment, blocks, x, acc),
-            _ => block::int_blocks(segment, blocks, x, acc),
-        }
-    }
-}
+pub(super) mod bits;
+pub(super) mod tables;

@@ -1,0 +1,27 @@
+//! NEON: byte tables through `tbl`, blocks through widening multiply-adds.
+
+mod bits;
+mod block;
+mod tables;
+mod vector;
+
+use crate::generic::packed::{FloatRows, GroupSum};
+use crate::generic::{Kernels, attention, delta, kernel_list, kv, lifted_kernels, packed, rows};
+use crate::layout::{Codes, PLAIN_ORDER, Segment};
+use onebit_ops::KvFormat;
+use std::ops::Range;
+use vector::F32x8;
+
+/// The kernels of every aarch64 machine.
+pub(crate) static KERNELS: Kernels = kernel_list!(
+    lifted_kernels,
+    F32x8; "neon";
+    bits1_order: &PLAIN_ORDER,
+    bits2_order: &PLAIN_ORDER,
+    table_bytes: tables::BYTES,
+    build_tables: tables::build,
+    int_blocks: |segment, blocks, x, acc| match segment.layout.codes {
+        Codes::Bits1 | Codes::Bits2 => bits::int_blocks(segment, blocks, x, acc),
+        _ => block::int_blocks(segment, blocks, x, acc),
+    }
+);

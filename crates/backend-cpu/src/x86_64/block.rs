@@ -1,0 +1,119 @@
+//! 4-bit and 8-bit weights against integer activations: pairs of columns, sums in 32 bits.
+//!
+//! The loop is compiled once for each instruction that adds the products of pairs: `vpmaddwd` and an addition, or
+//! `vpdpwssd`, which does both. The latter has two encodings for the same 256-bit operation, AVX-VNNI's (VEX) on recent
+//! laptops and AVX-512 VNNI's (EVEX); a machine with either one tests the loop of both.
+
+use super::avx2::F32x8;
+use crate::generic::packed::{IntRows, QUARTERS, add_int_sparse, finish_group, params};
+use crate::generic::vector::Vector;
+use crate::layout::{BLOCK, Codes, Segment};
+use std::arch::x86_64::*;
+use std::ops::Range;
+
+macro_rules! block_kernels {
+    ($(#[$doc:meta])* $name:ident, $features:literal, $dot:ident) => {
+        $(#[$doc])*
+        pub(super) mod $name {
+            use super::*;
+
+            /// The sums of a range of blocks, as `Kernels::int_blocks`.
+            #[target_feature(enable = $features)]
+            pub(in crate::x86_64) fn int_blocks(segment: &Segment, blocks: Range<usize>, x: &IntRows<'_>, acc: &mut [f32]) {
+                acc.fill(0.0);
+                for (b, acc) in blocks.zip(acc.chunks_exact_mut(x.rows * BLOCK)) {
+                    for g in 0..segment.layout.groups() {
+                        let mut m = 0;
+                        while m < x.rows {
+                            let count = if m + 2 <= x.rows { 2 } else { 1 };
+                            match (segment.layout.codes, count) {
+                                (Codes::Block4, 2) => group::<true, 2>(segment, (b, g), x, m, acc),
+                                (Codes::Block4, _) => group::<true, 1>(segment, (b, g), x, m, acc),
+                                (_, 2) => group::<false, 2>(segment, (b, g), x, m, acc),
+                                _ => group::<false, 1>(segment, (b, g), x, m, acc),
+                            }
+                            m += count;
+                        }
+                    }
+                    for (m, acc) in acc.chunks_exact_mut(BLOCK).enumerate() {
+                        add_int_sparse(segment, b, x, m, acc);
+                    }
+                }
+            }
+
+            /// One record against `M` activation rows.
+            #[inline]
+            #[target_feature(enable = $features)]
+            fn group<const NIBBLES: bool, const M: usize>(
+                segment: &Segment,
+                (b, g): (usize, usize),
+                x: &IntRows<'_>,
+                first: usize,
+                acc: &mut [f32],
+            ) {
+                let layout = &segment.layout;
+                let record = segment.record(b, g);
+                // Codes of four bits are summed as they are; their center is 8.
+                let (columns, center) = if NIBBLES { (4, 8) } else { (2, 0) };
+                let (mut values, mut sums) = ([&[][..]; M], [[_mm256_setzero_si256(); QUARTERS]; M]);
+                for m in 0..M {
+                    values[m] = &x.values[(first + m) * layout.cols + g * layout.group..][..layout.group];
+                    sums[m] = [_mm256_set1_epi32(-center * x.sum(layout, first + m, g).total); QUARTERS];
+                }
+                for (i, bytes) in record[..layout.code_bytes()].as_chunks::<{ 2 * BLOCK }>().0.iter().enumerate() {
+                    let mut pairs = [[_mm256_setzero_si256(); 2]; M];
+                    for (pairs, values) in pairs.iter_mut().zip(values) {
+                        for (pair, values) in pairs.iter_mut().zip(values[i * columns..(i + 1) * columns].as_chunks::<2>().0) {
+                            *pair = _mm256_set1_epi32(i32::from(values[0] as u16) | (i32::from(values[1]) << 16));
+                        }
+                    }
+                    for (v, bytes) in bytes.as_chunks::<16>().0.iter().enumerate() {
+                        // SAFETY: 16 bytes.
+                        let bytes = unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) };
+                        if NIBBLES {
+                            let wide = _mm256_cvtepu8_epi16(bytes);
+                            let (low, high) = (_mm256_and_si256(wide, _mm256_set1_epi16(15)), _mm256_srli_epi16::<4>(wide));
+                            for (sums, pairs) in sums.iter_mut().zip(&pairs) {
+                                sums[v] = $dot($dot(sums[v], low, pairs[0]), high, pairs[1]);
+                            }
+                        } else {
+                            let wide = _mm256_cvtepi8_epi16(bytes);
+                            for (sums, pairs) in sums.iter_mut().zip(&pairs) {
+                                sums[v] = $dot(sums[v], wide, pairs[0]);
+                            }
+                        }
+                    }
+                }
+                let params = params::<F32x8>(layout, record);
+                for (m, sums) in sums.into_iter().enumerate() {
+                    let mut dots = [F32x8::zero(); QUARTERS];
+                    for (dot, sum) in dots.iter_mut().zip(sums) {
+                        *dot = F32x8::new(_mm256_cvtepi32_ps(sum));
+                    }
+                    let row = first + m;
+                    finish_group(layout, x, (row, g), (dots, 1.0), &params, &mut acc[row * BLOCK..(row + 1) * BLOCK]);
+                }
+            }
+        }
+    };
+}
+
+/// `sums + a b` over pairs.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn multiply_add(sums: __m256i, a: __m256i, b: __m256i) -> __m256i {
+    _mm256_add_epi32(sums, _mm256_madd_epi16(a, b))
+}
+
+block_kernels!(
+    /// AVX2.
+    plain, "avx2,fma,f16c", multiply_add
+);
+block_kernels!(
+    /// AVX-VNNI.
+    vex, "avx2,fma,f16c,avxvnni", _mm256_dpwssd_avx_epi32
+);
+block_kernels!(
+    /// AVX-512 VNNI with VL.
+    evex, "avx2,fma,f16c,avx512f,avx512vl,avx512vnni", _mm256_dpwssd_epi32
+);

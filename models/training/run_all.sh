@@ -8,7 +8,7 @@ N=$(nvidia-smi -L | wc -l)
 mkdir -p $W/tok $W/d $W/o
 python3 check_model.py
 python3 tok.py $W/t.gguf $W/tok
-python3 proc_docs.py $W/tok $W/d/proc.pt 300000 7 $(($(nproc) * 2 / 3))
+python3 proc_docs.py $W/tok $W/d/proc.pt 300000 7 $(($(env -u OMP_NUM_THREADS nproc) * 2 / 3))
 for r in $(seq 0 $((N - 1))); do RANK=$r python3 gen.py --teacher $W/t.gguf --out $W/d --seconds $S --seed 11 > $W/gen$r.log 2>&1 & done
 wait
 tail -n 1 $W/gen*.log

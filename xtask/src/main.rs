@@ -18,6 +18,7 @@ usage: cargo xtask COMMAND
   ci                    everything that CI runs: format, lints, docs, tidy, licences, tests
   tidy                  the rules of ARCHITECTURE.md that a program can check
   cross [TARGET]        cargo check for the other platforms whose standard library can be had here
+  emulate               the CPU backend's tests for aarch64 in an emulator (Debian's packages)
   goldens FULL          rebuild testdata/golden from the full cases in folder FULL, then check it
   fuzz [SECONDS]        run every fuzz target for so long (60)
   picture               redraw docs/screenshot.svg from what the binary prints
@@ -35,12 +36,16 @@ fn target_dir(root: &Path) -> PathBuf {
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
+    if let Some(code) = cross::wrap(&args) {
+        std::process::exit(code);
+    }
     let words: Vec<&str> = args.iter().map(String::as_str).collect();
     let result = match words.as_slice() {
         ["ci"] => ci::run(&root()),
         ["tidy"] => tidy::run(&root()),
         ["cross"] => cross::run(&root(), None),
         ["cross", target] => cross::run(&root(), Some(target)),
+        ["emulate"] => cross::emulate(&root()),
         ["goldens", full] => goldens::run(&root(), Path::new(full)),
         ["fuzz"] => fuzz::run(&root(), 60),
         ["fuzz", seconds] if seconds.parse::<u64>().is_ok() => fuzz::run(&root(), seconds.parse().unwrap_or(60)),

@@ -141,10 +141,7 @@ impl Vector for F32x8 {
             ymm!(_mm256_add_ps(_mm256_shuffle_ps::<0b10_00_10_00>(a, b), _mm256_shuffle_ps::<0b11_01_11_01>(a, b)))
         };
         let (low, high) = (four(two(a, b), two(c, d)), four(two(e, f), two(g, h)));
-        F32x8(ymm!(_mm256_add_ps(
-            _mm256_permute2f128_ps::<0x20>(low, high),
-            _mm256_permute2f128_ps::<0x31>(low, high)
-        )))
+        F32x8(ymm!(_mm256_add_ps(_mm256_permute2f128_ps::<0x20>(low, high), _mm256_permute2f128_ps::<0x31>(low, high))))
     }
     #[inline(always)]
     fn prefetch(line: *const u8) {

@@ -65,7 +65,9 @@ impl Memory {
         let slots = Buffer::zeroed(slot_bytes, "the state slots")?;
         // A slot is used as a whole, so nothing is touched too early by that.
         slots.prefer_large_pages();
-        Ok(Memory { spec, kv: Buffer::zeroed(kv_bytes, "the key/value pages")?, slots, pending: vec![(0, 0); records] })
+        let kv = Buffer::zeroed(kv_bytes, "the key/value pages")?;
+        kv.prefer_large_pages();
+        Ok(Memory { spec, kv, slots, pending: vec![(0, 0); records] })
     }
 
     fn state(&self) -> Result<StateSpec, OpError> {

@@ -107,7 +107,7 @@ impl Prepared {
                     let gated = *epilogue == Epilogue::SwiGlu;
                     linear::scratch(table_bytes, self.program.max_rows(*out), weight, *activations, gated)
                 }
-                Op::Attention { q, k, .. } => (0, attention::scratch(*q, *k)),
+                Op::Attention { q, k, .. } => attention::scratch(rows, self.program.bucket.context, *q, *k),
                 Op::GatedDelta { k, .. } => recurrent::delta_scratch(rows, *k),
                 _ => (0, 0),
             };

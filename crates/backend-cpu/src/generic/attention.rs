@@ -3,16 +3,28 @@
 //! After a page with scores s and weights p = exp(s - m), the state of a query is `m`, `l = sum p` and
 //! `o = sum p v`; a later page with a larger maximum m' first multiplies l and o by `exp(m - m')`. Milakov and
 //! Gimelshein, "Online normalizer calculation for softmax" (2018).
+//!
+//! Groups of up to six queries share what is loaded. With one group the stored blocks are widened in registers; with
+//! more, a tile of rows that fits the first-level cache is widened once for all of them. Either way a score is eight
+//! sums over the dimension and an output one sum over the rows, so a query's bits do not depend on its neighbours.
 
-use super::kv;
+use super::kv::{self, BLOCK, F16, F32, Q4, Q8, Stored, WIDE};
 use super::vector::{LANES, Vector};
 use onebit_ops::{KvFormat, PAGE_ROWS};
+use std::ops::Range;
 
-/// Head vectors that are widened at once.
-pub(crate) const ROWS: usize = 8;
+/// Most queries that share a loaded key: with two keys a pass their sums fill twelve of sixteen registers.
+const GROUP: usize = 6;
 
-/// Queries that share a loaded key.
-const SHARE: usize = 4;
+/// Keys of a pass are a divisor of this.
+const KEYS: usize = 8;
+
+/// Bytes of head vectors that are worked on at once, by columns: half of a small first-level cache, since the strides
+/// are powers of two and fall on few of its sets.
+const TILE: usize = 16 * 1024;
+
+/// Bytes of a cache line.
+const LINE: usize = 64;
 
 /// One head of one page.
 pub(crate) struct Page<'a> {
@@ -21,129 +33,332 @@ pub(crate) struct Page<'a> {
     /// `PAGE_ROWS` stored head vectors.
     pub keys: &'a [u8],
     pub values: &'a [u8],
+    /// Keys that will be wanted after this page.
+    pub next: &'a [u8],
 }
 
 /// Queries that share a key head, and the state of their softmax.
 pub(crate) struct Queries<'a> {
-    /// Already multiplied by the scale: `[query][dim]`.
+    /// Already multiplied by the scale, and padded with zeros: `[query][padded(dim)]`.
     pub queries: &'a mut [f32],
     /// Rows of the page that each query sees, none to all.
     pub seen: &'a mut [usize],
     /// `(m, l)` of each query.
     pub state: &'a mut [[f32; 2]],
-    /// `o`: `[query][dim]`.
+    /// `o`: `[query][padded(dim)]`.
     pub out: &'a mut [f32],
     /// `[query][PAGE_ROWS]`.
     pub scores: &'a mut [f32],
-    /// `ROWS` head vectors.
-    pub heads: &'a mut [f32],
+    /// `tile_rows(dim)` widened head vectors.
+    pub tile: &'a mut [u8],
+}
+
+/// The dimension in whole blocks.
+pub(crate) fn padded(dim: usize) -> usize {
+    dim.next_multiple_of(BLOCK)
+}
+
+/// Head vectors that are widened at once.
+pub(crate) fn tile_rows(dim: usize) -> usize {
+    (TILE / 4 / padded(dim) / KEYS * KEYS).clamp(KEYS, PAGE_ROWS)
 }
 
 #[inline(always)]
 pub(crate) fn attend_page<V: Vector>(page: &Page<'_>, q: &mut Queries<'_>) {
-    let rows = q.seen.iter().copied().max().unwrap_or(0);
-    score_keys::<V>(page, q, rows);
-    for (i, seen) in q.seen.iter().enumerate().filter(|(_, seen)| **seen > 0) {
-        let scores = &mut q.scores[i * PAGE_ROWS..][..PAGE_ROWS];
+    if q.seen.len() > GROUP || !page.dim.is_multiple_of(BLOCK) {
+        return attend_widened::<V>(page, q);
+    }
+    match page.format {
+        KvFormat::F32 => attend_stored::<V, F32, WIDE>(page, q),
+        KvFormat::F16 => attend_stored::<V, F16, 64>(page, q),
+        KvFormat::Q8 => attend_stored::<V, Q8, 34>(page, q),
+        KvFormat::Q4 => attend_stored::<V, Q4, 20>(page, q),
+    }
+}
+
+/// Whole blocks of each head vector, straight from the page.
+#[inline(always)]
+fn attend_stored<V: Vector, S: Stored<N>, const N: usize>(page: &Page<'_>, q: &mut Queries<'_>) {
+    let rows = most(q.seen);
+    let used = rows * page.values.len() / PAGE_ROWS;
+    score::<V, S, N>(q, page.keys.as_chunks().0, 0..rows, &page.values[..used]);
+    soften::<V>(q);
+    let (blocks, values) = (page.dim / BLOCK, page.values.as_chunks().0);
+    let step = (TILE / (blocks * N)).clamp(1, PAGE_ROWS);
+    for first in (0..rows).step_by(step) {
+        let tile = first..rows.min(first + step);
+        let ahead = page.next.len() * tile.start / rows..page.next.len() * tile.end / rows;
+        add::<V, S, N>(q, &values[first * blocks..], tile, &page.next[ahead]);
+    }
+}
+
+#[inline(always)]
+fn attend_widened<V: Vector>(page: &Page<'_>, q: &mut Queries<'_>) {
+    let (rows, step) = (most(q.seen), tile_rows(page.dim));
+    for first in (0..rows).step_by(step) {
+        let tile = first..rows.min(first + step);
+        widen::<V>(page, page.keys, &tile, q.tile);
+        let blocks = std::mem::take(&mut q.tile);
+        score::<V, F32, WIDE>(q, blocks.as_chunks().0, tile, &[]);
+        q.tile = blocks;
+    }
+    soften::<V>(q);
+    for first in (0..rows).step_by(step) {
+        let tile = first..rows.min(first + step);
+        widen::<V>(page, page.values, &tile, q.tile);
+        let blocks = std::mem::take(&mut q.tile);
+        add::<V, F32, WIDE>(q, blocks.as_chunks().0, tile, &[]);
+        q.tile = blocks;
+    }
+}
+
+fn most(seen: &[usize]) -> usize {
+    seen.iter().copied().max().unwrap_or(0)
+}
+
+#[inline(always)]
+fn widen<V: Vector>(page: &Page<'_>, stored: &[u8], rows: &Range<usize>, tile: &mut [u8]) {
+    let stride = page.format.head_bytes(page.dim);
+    let stored = stored[rows.start * stride..rows.end * stride].chunks_exact(stride);
+    for (bytes, to) in stored.zip(tile.chunks_exact_mut(4 * padded(page.dim))) {
+        kv::load::<V>(page.format, bytes, to);
+    }
+}
+
+/// Asks for part `i` of `n` of these bytes.
+#[inline(always)]
+fn prefetch<V: Vector>(bytes: &[u8], i: usize, n: usize) {
+    let lines = bytes.len().div_ceil(LINE);
+    for line in lines * i / n..lines * (i + 1) / n {
+        V::prefetch(bytes.as_ptr().wrapping_add(line * LINE));
+    }
+}
+
+/// The scores of every query over these rows, whose keys start at the first block; `ahead` is what comes next.
+#[inline(always)]
+fn score<V: Vector, S: Stored<N>, const N: usize>(
+    q: &mut Queries<'_>,
+    keys: &[[u8; N]],
+    rows: Range<usize>,
+    ahead: &[u8],
+) {
+    let mut at = 0;
+    score_groups::<V, S, N, GROUP, 2>(q, &mut at, keys, &rows, ahead);
+    score_groups::<V, S, N, 4, 2>(q, &mut at, keys, &rows, ahead);
+    score_groups::<V, S, N, 2, 4>(q, &mut at, keys, &rows, ahead);
+    score_groups::<V, S, N, 1, KEYS>(q, &mut at, keys, &rows, ahead);
+}
+
+/// `Q` queries at a time from `at` on, with `K` keys a pass.
+#[inline(always)]
+fn score_groups<V: Vector, S: Stored<N>, const N: usize, const Q: usize, const K: usize>(
+    q: &mut Queries<'_>,
+    at: &mut usize,
+    keys: &[[u8; N]],
+    rows: &Range<usize>,
+    ahead: &[u8],
+) {
+    let width = q.queries.len() / q.seen.len();
+    while q.seen.len() - *at >= Q {
+        let group = *at..*at + Q;
+        *at += Q;
+        // Rows that only some of the group see get a score too, which is overwritten.
+        let end = most(&q.seen[group.clone()]).min(rows.end);
+        let queries = &q.queries[group.start * width..group.end * width];
+        let scores = &mut q.scores[group.start * PAGE_ROWS..group.end * PAGE_ROWS];
+        for first in (rows.start..end).step_by(K) {
+            if group.start == 0 && !ahead.is_empty() {
+                prefetch::<V>(ahead, first / K, end.div_ceil(K));
+            }
+            dots::<V, S, N, Q, K>(queries, &keys[(first - rows.start) * (width / BLOCK)..], scores, first);
+        }
+    }
+}
+
+/// The scores of `Q` queries over `K` keys.
+#[inline(always)]
+fn dots<V: Vector, S: Stored<N>, const N: usize, const Q: usize, const K: usize>(
+    queries: &[f32],
+    keys: &[[u8; N]],
+    scores: &mut [f32],
+    first: usize,
+) {
+    let width = queries.len() / Q;
+    let blocks = width / BLOCK;
+    // By index: filled through iterators, these arrays of slices become scatter instructions, which take longer than
+    // the products.
+    let queries = queries.as_chunks::<BLOCK>().0;
+    let mut query = [&[][..]; Q];
+    for i in 0..Q {
+        query[i] = &queries[i * blocks..(i + 1) * blocks];
+    }
+    let mut key = [&[][..]; K];
+    for i in 0..K {
+        key[i] = &keys[i * blocks..(i + 1) * blocks];
+    }
+    let mut sums = [[V::zero(); K]; Q];
+    for i in 0..blocks {
+        for j in 0..BLOCK / LANES {
+            let mut k = [V::zero(); K];
+            for (k, key) in k.iter_mut().zip(key) {
+                *k = S::eight(&key[i], j);
+            }
+            for (sums, query) in sums.iter_mut().zip(query) {
+                let x = V::load(&query[i].as_chunks().0[j]);
+                for (sum, k) in sums.iter_mut().zip(k) {
+                    *sum = x.mul_add(k, *sum);
+                }
+            }
+        }
+    }
+    let sums = sums.as_flattened();
+    for (n, eight) in sums.chunks(LANES).enumerate() {
+        let mut whole = [V::zero(); LANES];
+        whole[..eight.len()].copy_from_slice(eight);
+        let dots = V::sums(whole).to_array();
+        for (i, dot) in dots.iter().enumerate().take(eight.len()) {
+            let i = n * LANES + i;
+            scores[i / K * PAGE_ROWS + first + i % K] = *dot;
+        }
+    }
+}
+
+/// Turns scores into weights, and what earlier pages left behind to the new maximum.
+#[inline(always)]
+fn soften<V: Vector>(q: &mut Queries<'_>) {
+    let width = q.queries.len() / q.seen.len();
+    for (i, seen) in q.seen.iter().enumerate() {
+        if *seen == 0 {
+            continue;
+        }
+        let scores = &mut q.scores[i * PAGE_ROWS..][..seen.next_multiple_of(LANES)];
         scores[*seen..].fill(f32::NEG_INFINITY);
+        let scores = scores.as_chunks_mut().0;
         let [old, sum] = q.state[i];
-        // f32::max drops NaN; a poisoned row shows in the sum.
-        let top = scores.iter().copied().fold(old, f32::max);
+        // The maximum drops NaN; a poisoned row shows in the sum.
+        let mut top = V::splat(old);
+        for s in &*scores {
+            top = V::load(s).max(top);
+        }
+        let top = top.top();
         let mut total = V::zero();
-        for s in scores.as_chunks_mut::<LANES>().0 {
+        for s in scores {
             let p = V::load(s).sub(V::splat(top)).exp();
             total = total.add(p);
             p.store(s);
         }
-        let keep = V::splat(old - top).exp().to_array()[0];
-        q.state[i] = [top, sum * keep + total.sum()];
-        if keep != 1.0 {
-            let out = &mut q.out[i * page.dim..(i + 1) * page.dim];
-            out.iter_mut().for_each(|o| *o *= keep);
-        }
-    }
-    add_values::<V>(page, q, rows);
-}
-
-/// The scores of every query over the first `rows` keys.
-#[inline(always)]
-fn score_keys<V: Vector>(page: &Page<'_>, q: &mut Queries<'_>, rows: usize) {
-    let (dim, stride) = (page.dim, page.format.head_bytes(page.dim));
-    for (t, bytes) in page.keys.chunks_exact(stride).enumerate().take(rows) {
-        let key = &mut q.heads[..dim];
-        kv::load::<V>(page.format, bytes, key);
-        // Queries that do not see the key get a score too, which is overwritten.
-        let (mut queries, mut scores) = (q.queries.chunks_exact(SHARE * dim), q.scores.chunks_mut(SHARE * PAGE_ROWS));
-        for (queries, scores) in queries.by_ref().zip(scores.by_ref()) {
-            let dots = dots::<V, SHARE>(queries, key);
-            for (scores, dot) in scores.chunks_exact_mut(PAGE_ROWS).zip(dots) {
-                scores[t] = dot;
-            }
-        }
-        if let Some(scores) = scores.next() {
-            for (query, scores) in queries.remainder().chunks_exact(dim).zip(scores.chunks_exact_mut(PAGE_ROWS)) {
-                [scores[t]] = dots::<V, 1>(query, key);
+        let keep = V::splat(old - top).exp();
+        let [keep_one, ..] = keep.to_array();
+        q.state[i] = [top, sum * keep_one + total.sum()];
+        if keep_one != 1.0 {
+            for out in q.out[i * width..(i + 1) * width].as_chunks_mut().0 {
+                V::load(out).mul(keep).store(out);
             }
         }
     }
 }
 
-/// Adds the first `rows` values, weighted by the scores, to the outputs of the queries that see them.
+/// Adds these rows' values, which start at the first block, to the outputs of the queries that see them.
 #[inline(always)]
-fn add_values<V: Vector>(page: &Page<'_>, q: &mut Queries<'_>, rows: usize) {
-    let (dim, stride) = (page.dim, page.format.head_bytes(page.dim));
-    for first in (0..rows).step_by(ROWS) {
-        let heads = &mut q.heads[..ROWS * dim];
-        for (bytes, head) in page.values[first * stride..].chunks_exact(stride).zip(heads.chunks_exact_mut(dim)) {
-            kv::load::<V>(page.format, bytes, head);
-        }
-        for ((out, scores), seen) in q.out.chunks_exact_mut(dim).zip(q.scores.chunks_exact(PAGE_ROWS)).zip(&*q.seen) {
-            let weights = &scores[first..first + ROWS.min(seen.saturating_sub(first))];
-            let (vectors, tail) = out.as_chunks_mut::<LANES>();
-            let at = vectors.len() * LANES;
-            for (i, out) in vectors.iter_mut().enumerate() {
-                let mut sum = V::load(out);
-                for (p, value) in weights.iter().zip(heads.chunks_exact(dim)) {
-                    sum = V::load(&value.as_chunks().0[i]).mul_add(V::splat(*p), sum);
-                }
-                sum.store(out);
-            }
-            for (p, value) in weights.iter().zip(heads.chunks_exact(dim)) {
-                tail.iter_mut().zip(&value[at..]).for_each(|(o, v)| *o += p * v);
+fn add<V: Vector, S: Stored<N>, const N: usize>(
+    q: &mut Queries<'_>,
+    values: &[[u8; N]],
+    rows: Range<usize>,
+    ahead: &[u8],
+) {
+    let mut at = 0;
+    add_groups::<V, S, N, GROUP>(q, &mut at, values, &rows, ahead);
+    add_groups::<V, S, N, 4>(q, &mut at, values, &rows, ahead);
+    add_groups::<V, S, N, 2>(q, &mut at, values, &rows, ahead);
+    add_groups::<V, S, N, 1>(q, &mut at, values, &rows, ahead);
+}
+
+#[inline(always)]
+fn add_groups<V: Vector, S: Stored<N>, const N: usize, const Q: usize>(
+    q: &mut Queries<'_>,
+    at: &mut usize,
+    values: &[[u8; N]],
+    rows: &Range<usize>,
+    ahead: &[u8],
+) {
+    let width = q.queries.len() / q.seen.len();
+    while q.seen.len() - *at >= Q {
+        let group = *at..*at + Q;
+        *at += Q;
+        let seen = &q.seen[group.clone()];
+        let out = &mut q.out[group.start * width..group.end * width];
+        let weights = &q.scores[group.start * PAGE_ROWS..group.end * PAGE_ROWS];
+        // What all of them see, then the rest of each: adding zero times an unseen value could add NaN.
+        let shared = rows.start..seen.iter().copied().min().unwrap_or(0).clamp(rows.start, rows.end);
+        let ahead = if group.start == 0 { ahead } else { &[] };
+        weighted::<V, S, N, Q>(out, weights, values, shared.clone(), ahead);
+        let each = out.chunks_exact_mut(width).zip(weights.chunks_exact(PAGE_ROWS)).zip(seen);
+        for ((out, weights), seen) in each {
+            let rest = shared.end..rows.end.min(*seen);
+            if !rest.is_empty() {
+                weighted::<V, S, N, 1>(out, weights, &values[shared.len() * (width / BLOCK)..], rest, &[]);
             }
         }
     }
 }
 
-/// `sum q k` for some queries, each in two chains whatever their number.
+/// `out += sum weight value` over some rows.
 #[inline(always)]
-fn dots<V: Vector, const N: usize>(queries: &[f32], key: &[f32]) -> [f32; N] {
-    let dim = key.len();
-    let (vectors, tail) = key.as_chunks::<LANES>();
-    let (pairs, last) = vectors.as_chunks::<2>();
-    let mut rows = [&[][..]; N];
-    for (row, query) in rows.iter_mut().zip(queries.chunks_exact(dim)) {
-        *row = query.as_chunks::<LANES>().0;
+fn weighted<V: Vector, S: Stored<N>, const N: usize, const Q: usize>(
+    out: &mut [f32],
+    weights: &[f32],
+    values: &[[u8; N]],
+    rows: Range<usize>,
+    ahead: &[u8],
+) {
+    let blocks = out.len() / Q / BLOCK;
+    let mut weight = [&[][..]; Q];
+    for i in 0..Q {
+        weight[i] = &weights[i * PAGE_ROWS..(i + 1) * PAGE_ROWS][rows.clone()];
     }
-    let mut sums = [[V::zero(); 2]; N];
-    for (i, pair) in pairs.iter().enumerate() {
-        for (j, k) in pair.iter().enumerate() {
-            let k = V::load(k);
-            for (sum, row) in sums.iter_mut().zip(rows) {
-                sum[j] = V::load(&row[2 * i + j]).mul_add(k, sum[j]);
+    for block in 0..blocks {
+        if !ahead.is_empty() {
+            prefetch::<V>(ahead, block, blocks);
+        }
+        strip::<V, S, N, Q, 0>(out, &weight, values, (block, blocks));
+        strip::<V, S, N, Q, { STRIP }>(out, &weight, values, (block, blocks));
+    }
+}
+
+/// Vectors of a strip of columns: half a block.
+const STRIP: usize = BLOCK / LANES / 2;
+
+/// [`weighted`] for the columns of `STRIP` vectors from vector `AT` of a block on.
+#[inline(always)]
+fn strip<V: Vector, S: Stored<N>, const N: usize, const Q: usize, const AT: usize>(
+    out: &mut [f32],
+    weight: &[&[f32]; Q],
+    values: &[[u8; N]],
+    (block, blocks): (usize, usize),
+) {
+    let out = out.as_chunks_mut::<BLOCK>().0;
+    let mut sums = [[V::zero(); STRIP]; Q];
+    for (i, sums) in sums.iter_mut().enumerate() {
+        for (j, sum) in sums.iter_mut().enumerate() {
+            *sum = V::load(&out[i * blocks + block].as_chunks().0[AT + j]);
+        }
+    }
+    for t in 0..weight[0].len() {
+        let row = &values[t * blocks + block];
+        let mut v = [V::zero(); STRIP];
+        for (j, v) in v.iter_mut().enumerate() {
+            *v = S::eight(row, AT + j);
+        }
+        for (sums, weight) in sums.iter_mut().zip(weight) {
+            let p = V::splat(weight[t]);
+            for (sum, v) in sums.iter_mut().zip(v) {
+                *sum = v.mul_add(p, *sum);
             }
         }
     }
-    for k in last {
-        let k = V::load(k);
-        for (sum, row) in sums.iter_mut().zip(rows) {
-            sum[0] = V::load(&row[2 * pairs.len()]).mul_add(k, sum[0]);
+    for (i, sums) in sums.iter().enumerate() {
+        for (j, sum) in sums.iter().enumerate() {
+            sum.store(&mut out[i * blocks + block].as_chunks_mut().0[AT + j]);
         }
     }
-    let mut out = [0.0; N];
-    for ((out, sum), query) in out.iter_mut().zip(sums).zip(queries.chunks_exact(dim)) {
-        let rest: f32 = query[dim - tail.len()..].iter().zip(tail).map(|(a, b)| a * b).sum();
-        *out = sum[0].add(sum[1]).sum() + rest;
-    }
-    out
 }

@@ -32,8 +32,8 @@ macro_rules! kernel_list {
             silu_scale(z: &[f32], out: &mut [f32]) = rows;
             /// One head: pairs `(i, i + n)` turned, the rest copied.
             rope(x: &[f32], cos: &[f32], sin: &[f32], out: &mut [f32]) = rows;
-            /// `out[c] = silu(sum_j taps[j][c] * history[j][c])`.
-            conv_silu(history: &[&[f32]], taps: &[&[f32]], out: &mut [f32]) = rows;
+            /// `out[c] = silu(sum_j taps[j][c] * history[j][c])`; `cold` when history and taps come from memory.
+            conv_silu(history: &[&[f32]], taps: &[&[f32]], cold: bool, out: &mut [f32]) = rows;
             /// Rounds a row to integers, with its scales and sums.
             quantize(x: &[f32], limit: i16, values: &mut [i16], scales: &mut [f32], sums: &mut [GroupSum]) = rows;
             /// Sums of 32 columns each.

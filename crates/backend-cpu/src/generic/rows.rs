@@ -33,6 +33,14 @@ fn padded<V: Vector>(x: &[f32]) -> V {
     V::load(&full)
 }
 
+/// Asks for all of these values at once.
+#[inline(always)]
+pub(crate) fn prefetch<V: Vector>(x: &[f32]) {
+    for line in x.chunks(16) {
+        V::prefetch(line.as_ptr().cast());
+    }
+}
+
 /// `sum a b` of equal lengths, in four chains.
 #[inline(always)]
 pub(crate) fn dot<V: Vector>(a: &[f32], b: &[f32]) -> f32 {
@@ -159,7 +167,12 @@ pub(crate) fn rope<V: Vector>(x: &[f32], cos: &[f32], sin: &[f32], out: &mut [f3
 }
 
 #[inline(always)]
-pub(crate) fn conv_silu<V: Vector>(history: &[&[f32]], taps: &[&[f32]], out: &mut [f32]) {
+pub(crate) fn conv_silu<V: Vector>(history: &[&[f32]], taps: &[&[f32]], cold: bool, out: &mut [f32]) {
+    if cold {
+        for row in history.iter().chain(taps) {
+            prefetch::<V>(row);
+        }
+    }
     let (ov, ot) = out.as_chunks_mut::<LANES>();
     for (i, o) in ov.iter_mut().enumerate() {
         let mut sum = V::zero();

@@ -19,6 +19,12 @@ pub(crate) trait Vector: Copy {
     fn load_bf16(from: &[u8; 2 * LANES]) -> Self;
     /// Converts signed bytes.
     fn load_i8(from: &[u8; LANES]) -> Self;
+    /// A binary16 value in every lane.
+    fn splat_f16(bits: [u8; 2]) -> Self;
+    /// Little-endian floats at any alignment.
+    fn store_f32(self, to: &mut [u8; 4 * LANES]);
+    /// Narrows to binary16, ties to even.
+    fn store_f16(self, to: &mut [u8; 2 * LANES]);
     fn add(self, o: Self) -> Self;
     fn sub(self, o: Self) -> Self;
     fn mul(self, o: Self) -> Self;
@@ -55,6 +61,20 @@ pub(crate) trait Vector: Copy {
         let a = self.to_array();
         ((a[0] + a[4]) + (a[2] + a[6])) + ((a[1] + a[5]) + (a[3] + a[7]))
     }
+
+    /// The sums of eight vectors, each in the order of [`Vector::sum`] for this form.
+    #[inline(always)]
+    fn sums(of: [Self; LANES]) -> Self {
+        let mut out = [0.0; LANES];
+        for (out, v) in out.iter_mut().zip(of) {
+            *out = v.sum();
+        }
+        Self::load(&out)
+    }
+
+    /// Asks for the cache line at this address, which need not be one of ours, to come as near as the second level.
+    #[inline(always)]
+    fn prefetch(_line: *const u8) {}
 
     /// Largest lane, of which none is NaN.
     #[inline(always)]
@@ -133,6 +153,22 @@ impl Vector for Array {
     #[inline(always)]
     fn load_i8(from: &[u8; LANES]) -> Self {
         Array(from.map(|v| f32::from(v as i8)))
+    }
+    #[inline(always)]
+    fn splat_f16(bits: [u8; 2]) -> Self {
+        Self::splat(onebit_quant::float::f16_to_f32(u16::from_le_bytes(bits)))
+    }
+    #[inline(always)]
+    fn store_f32(self, to: &mut [u8; 4 * LANES]) {
+        for (to, v) in to.as_chunks_mut::<4>().0.iter_mut().zip(self.0) {
+            *to = v.to_le_bytes();
+        }
+    }
+    #[inline(always)]
+    fn store_f16(self, to: &mut [u8; 2 * LANES]) {
+        for (to, v) in to.as_chunks_mut::<2>().0.iter_mut().zip(self.0) {
+            *to = onebit_quant::float::f32_to_f16(v).to_le_bytes();
+        }
     }
     #[inline(always)]
     fn add(self, o: Self) -> Self {

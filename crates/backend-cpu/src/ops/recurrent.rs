@@ -8,9 +8,10 @@ use super::{Frame, PerWorker, Tiles, vector};
 use crate::generic::delta::{Head, Token, slab_len};
 use crate::memory::{Carve, Disjoint, carved_bytes};
 use onebit_ops::{HeadMap, OpError, Tensor, Vector, View};
+use std::ops::Range;
 
 /// Channels of a task of the convolution.
-const CHANNELS: usize = 1024;
+const CHANNELS: usize = 512;
 
 /// Largest convolution kernel.
 pub(crate) const MAX_KERNEL: usize = 8;
@@ -24,52 +25,78 @@ pub(crate) fn conv_silu(
     out: Tensor,
 ) -> Result<(), OpError> {
     let channels = x.cols();
+    let kept = taps.len() / channels - 1;
     let (x, out) = (frame.read(x), frame.write(out));
     let (exec, segments) = (frame.exec, &frame.inputs.segments);
     for segment in segments {
         let (shape, index, range) = frame.cache.record(segment.slot, layer)?;
         // A second segment of the same slot finds nothing held.
-        let keep = segment.accepted.min(frame.cache.pending[index].0);
-        let record = &mut frame.cache.slots.floats_mut()[range];
-        let window = shape.window();
-        for i in (0..keep).filter(|_| !window.is_empty()) {
-            record.copy_within(window.start + channels..window.end, window.start);
-            record.copy_within(shape.pending_window(i), window.end - channels);
-        }
-        let window = &record[shape.window()];
-        let (first, pieces) = (segment.rows.start, channels.div_ceil(CHANNELS));
-        exec.each(segment.rows.len() * pieces, 4 * CHANNELS, &|task, _| {
-            let (i, start) = (task / pieces, task % pieces * CHANNELS);
-            let columns = start..(start + CHANNELS).min(channels);
-            let kernel = window.len() / channels + 1;
+        let accepted = segment.accepted.min(frame.cache.pending[index].0);
+        let record = Disjoint::new(&mut frame.cache.slots.floats_mut()[range]);
+        let rows = segment.rows.clone();
+        exec.each(channels.div_ceil(CHANNELS), 4 * CHANNELS * rows.len(), &|task, _| {
+            let columns = task * CHANNELS..channels.min((task + 1) * CHANNELS);
+            let part = |row: usize| row + columns.start..row + columns.end;
+            let window = |j: usize| part(shape.window().start + j * channels);
+            // SAFETY: each piece of the columns is one task, which holds one of these at a time.
+            let pending = |i: usize| unsafe { record.piece(part(shape.pending_window(i).start)) };
+            let new = |i: usize| &x.row(rows.start + i)[columns.clone()];
+            if accepted > 0 {
+                // SAFETY: as above, and nobody holds a part of the window.
+                unsafe { advance(record, kept, window, accepted, |i| pending(i)) };
+            }
             let (mut history, mut weights) = ([&[][..]; MAX_KERNEL], [&[][..]; MAX_KERNEL]);
-            for j in 0..kernel {
-                weights[j] = &taps[j * channels..][columns.clone()];
-                // Row i + j of the window followed by the step.
-                history[j] = match (i + j).checked_sub(kernel - 1) {
-                    Some(row) => &x.row(first + row)[columns.clone()],
-                    None => &window[(i + j) * channels..][columns.clone()],
-                };
+            for (j, weights) in weights.iter_mut().enumerate().take(kept + 1) {
+                *weights = &taps[j * channels..][columns.clone()];
             }
-            // SAFETY: each piece of a row is one task.
-            let to = unsafe { out.piece(first + i, columns) };
-            (exec.kernels.conv_silu)(&history[..kernel], &weights[..kernel], to);
+            for (i, row) in rows.clone().enumerate() {
+                for (j, history) in history.iter_mut().enumerate().take(kept + 1) {
+                    *history = match (i + j).checked_sub(kept) {
+                        Some(row) => new(row),
+                        // SAFETY: nobody writes the window now.
+                        None => unsafe { record.shared(window(i + j)) },
+                    };
+                }
+                // SAFETY: each piece of a row is in one task.
+                let to = unsafe { out.piece(row, columns.clone()) };
+                (exec.kernels.conv_silu)(&history[..=kept], &weights[..=kept], i == 0, to);
+            }
+            if segment.speculative {
+                for i in 0..rows.len() {
+                    pending(i).copy_from_slice(new(i));
+                }
+            } else {
+                // SAFETY: as above.
+                unsafe { advance(record, kept, window, rows.len(), new) };
+            }
         });
-        if segment.speculative {
-            for (i, row) in segment.rows.clone().enumerate() {
-                record[shape.pending_window(i)].copy_from_slice(x.row(row));
-            }
-        } else {
-            let window = &mut record[shape.window()];
-            let kept = window.len() / channels;
-            for row in segment.rows.clone().skip(segment.rows.len().saturating_sub(kept)) {
-                window.copy_within(channels.., 0);
-                window[(kept - 1) * channels..].copy_from_slice(x.row(row));
-            }
-        }
         frame.cache.pending[index].0 = if segment.speculative { segment.rows.len() } else { 0 };
     }
     Ok(())
+}
+
+/// Moves a window of `kept` rows on by some rows, which follow it.
+///
+/// # Safety
+/// Nobody else may hold a row of the window.
+unsafe fn advance<'a>(
+    record: Disjoint<'a, f32>,
+    kept: usize,
+    window: impl Fn(usize) -> Range<usize>,
+    rows: usize,
+    row: impl Fn(usize) -> &'a [f32],
+) {
+    for j in 0..kept {
+        // SAFETY: the caller's promise; this one holds one row to write and another to read.
+        let (to, from) = unsafe {
+            let from = match (j + rows).checked_sub(kept) {
+                Some(new) => row(new),
+                None => record.shared(window(j + rows)),
+            };
+            (record.piece(window(j)), from)
+        };
+        to.copy_from_slice(from);
+    }
 }
 
 /// The operands of `Op::GatedDelta`.
@@ -89,6 +116,13 @@ pub(crate) struct Delta {
 /// Scratch bytes of the delta rule: (shared, each worker's).
 pub(crate) fn delta_scratch(max_rows: usize, k: View) -> (usize, usize) {
     (2 * carved_bytes::<f32>(max_rows * k.cols()), carved_bytes::<f32>(slab_len(k.dim)))
+}
+
+/// Heads that one task works on in turn, so that it can fetch each one's state while it works on the one before: a few
+/// tasks for each thread, or one if there are not so many heads.
+fn heads_of_task(heads: usize, threads: usize) -> usize {
+    let rounds = (heads / threads / 4).clamp(1, 4);
+    heads.div_ceil(threads * rounds)
 }
 
 pub(crate) fn gated_delta(frame: &mut Frame<'_>, op: Delta) -> Result<(), OpError> {
@@ -123,47 +157,54 @@ pub(crate) fn gated_delta(frame: &mut Frame<'_>, op: Delta) -> Result<(), OpErro
         };
         let matrices = Disjoint::new(&mut *state);
         let size = key_dim * value_dim;
-        exec.each(heads, size * 4 * (segment.rows.len() + keep), &|h, worker| {
-            let key_head = match op.map {
-                HeadMap::Grouped => h / (heads / key_heads),
-                HeadMap::Tiled => h % key_heads,
-            };
-            let held = (0..keep).map(|i| {
-                let [keys, values, decay, beta] = pending_row(i);
-                Token {
-                    key: &keys[key_head * key_dim..][..key_dim],
-                    value: &values[h * value_dim..][..value_dim],
-                    decay: decay[h].exp(),
-                    beta: beta[h],
-                    query: &[],
-                }
-            });
-            let new = segment.rows.clone().map(|r| Token {
-                key: &keys[row_head(keys, r, key_head)][..key_dim],
-                value: v.head(r, h),
-                decay: log_decay.row(r)[h].exp(),
-                beta: beta.row(r)[h],
-                query: &queries[row_head(queries, r, key_head)][..key_dim],
-            });
-            let tokens: Vec<Token<'_>> = held.chain(new).collect();
-            let mut outs: Vec<&mut [f32]> = segment
-                .rows
-                .clone()
-                // SAFETY: each head is one task.
-                .map(|r| unsafe { out.piece(r, h * value_dim..(h + 1) * value_dim) })
-                .collect();
+        let run = heads_of_task(heads, exec.pool.threads());
+        exec.each(heads.div_ceil(run), run * size * 4 * (segment.rows.len() + keep), &|task, worker| {
             // SAFETY: this task runs on this worker.
             let mut carve = Carve::new(unsafe { worker_scratch.piece(worker) });
-            (exec.kernels.delta_head)(&mut Head {
-                // SAFETY: each head is one task.
-                state: unsafe { matrices.piece(h * size..(h + 1) * size) },
-                key_dim,
-                value_dim,
-                keep: if segment.speculative { keep } else { tokens.len() },
-                tokens: &tokens,
-                outs: &mut outs,
-                slab: carve.take(slab_len(key_dim)),
-            });
+            let slab = carve.take(slab_len(key_dim));
+            let task = task * run..heads.min((task + 1) * run);
+            for h in task.clone() {
+                let key_head = match op.map {
+                    HeadMap::Grouped => h / (heads / key_heads),
+                    HeadMap::Tiled => h % key_heads,
+                };
+                let held = (0..keep).map(|i| {
+                    let [keys, values, decay, beta] = pending_row(i);
+                    Token {
+                        key: &keys[key_head * key_dim..][..key_dim],
+                        value: &values[h * value_dim..][..value_dim],
+                        decay: decay[h].exp(),
+                        beta: beta[h],
+                        query: &[],
+                    }
+                });
+                let new = segment.rows.clone().map(|r| Token {
+                    key: &keys[row_head(keys, r, key_head)][..key_dim],
+                    value: v.head(r, h),
+                    decay: log_decay.row(r)[h].exp(),
+                    beta: beta.row(r)[h],
+                    query: &queries[row_head(queries, r, key_head)][..key_dim],
+                });
+                let tokens: Vec<Token<'_>> = held.chain(new).collect();
+                let columns = h * value_dim..(h + 1) * value_dim;
+                // SAFETY: each head is in one task.
+                let outs = segment.rows.clone().map(|r| unsafe { out.piece(r, columns.clone()) });
+                let mut outs: Vec<&mut [f32]> = outs.collect();
+                let next = if h + 1 < task.end { (h + 1) * size..(h + 2) * size } else { 0..0 };
+                (exec.kernels.delta_head)(&mut Head {
+                    // SAFETY: each head is in one task.
+                    state: unsafe { matrices.piece(h * size..(h + 1) * size) },
+                    key_dim,
+                    value_dim,
+                    keep: if segment.speculative { keep } else { tokens.len() },
+                    tokens: &tokens,
+                    outs: &mut outs,
+                    slab: &mut *slab,
+                    cold: h == task.start,
+                    // SAFETY: as above, and this task does not write it yet.
+                    next: unsafe { matrices.shared(next) },
+                });
+            }
         });
         if segment.speculative {
             for (i, r) in segment.rows.clone().enumerate() {

@@ -54,6 +54,19 @@ impl Vector for F32x8 {
         F32x8(ymm!(_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(from.as_ptr().cast())))))
     }
     #[inline(always)]
+    fn splat_f16(bits: [u8; 2]) -> Self {
+        F32x8(ymm!(_mm256_cvtph_ps(_mm_set1_epi16(i16::from_le_bytes(bits)))))
+    }
+    #[inline(always)]
+    fn store_f32(self, to: &mut [u8; 4 * LANES]) {
+        ymm!(_mm256_storeu_ps(to.as_mut_ptr().cast(), self.0));
+    }
+    #[inline(always)]
+    fn store_f16(self, to: &mut [u8; 2 * LANES]) {
+        let half = ymm!(_mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(self.0));
+        ymm!(_mm_storeu_si128(to.as_mut_ptr().cast(), half));
+    }
+    #[inline(always)]
     fn add(self, o: Self) -> Self {
         F32x8(ymm!(_mm256_add_ps(self.0, o.0)))
     }
@@ -119,5 +132,26 @@ impl Vector for F32x8 {
         let four = ymm!(_mm_add_ps(low, high));
         let two = ymm!(_mm_add_ps(four, _mm_movehl_ps(four, four)));
         ymm!(_mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two))))
+    }
+    #[inline(always)]
+    fn sums(of: [Self; LANES]) -> Self {
+        // Three rounds, each of which halves the vectors: lanes (0 + 2, 1 + 3) of two sides, then those added, then
+        // the upper half of each register to its lower one.
+        let [a, b, c, d, e, f, g, h] = of;
+        let two = |a: Self, b: Self| {
+            ymm!(_mm256_add_ps(
+                _mm256_castpd_ps(_mm256_unpacklo_pd(_mm256_castps_pd(a.0), _mm256_castps_pd(b.0))),
+                _mm256_castpd_ps(_mm256_unpackhi_pd(_mm256_castps_pd(a.0), _mm256_castps_pd(b.0)))
+            ))
+        };
+        let four = |a: __m256, b: __m256| {
+            ymm!(_mm256_add_ps(_mm256_shuffle_ps::<0b10_00_10_00>(a, b), _mm256_shuffle_ps::<0b11_01_11_01>(a, b)))
+        };
+        let (low, high) = (four(two(a, b), two(c, d)), four(two(e, f), two(g, h)));
+        F32x8(ymm!(_mm256_add_ps(_mm256_permute2f128_ps::<0x20>(low, high), _mm256_permute2f128_ps::<0x31>(low, high))))
+    }
+    #[inline(always)]
+    fn prefetch(line: *const u8) {
+        ymm!(_mm_prefetch::<_MM_HINT_T1>(line.cast()));
     }
 }

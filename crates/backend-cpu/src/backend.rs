@@ -3,6 +3,7 @@
 use crate::cache::Memory;
 use crate::dispatch::Tier;
 use crate::layout::Packed;
+use crate::memory::Arena;
 use crate::plan::{Prepared, Workspace};
 use crate::repack::{Target, repack, target};
 use crate::threads::{Pool, default_threads};
@@ -29,6 +30,7 @@ pub struct CpuBackend {
     caps: Caps,
     tier: Tier,
     pool: Pool,
+    arena: Mutex<Arena>,
     next_ticket: AtomicU64,
     done: Mutex<HashMap<Ticket, StepOutput>>,
 }
@@ -79,7 +81,14 @@ impl CpuBackend {
             kv_formats: vec![KvFormat::F32, KvFormat::F16, KvFormat::Q8, KvFormat::Q4],
             prefill_rows: 512,
         };
-        Ok(CpuBackend { caps, tier, pool, next_ticket: AtomicU64::new(0), done: Mutex::default() })
+        Ok(CpuBackend {
+            caps,
+            tier,
+            pool,
+            arena: Mutex::default(),
+            next_ticket: AtomicU64::new(0),
+            done: Mutex::default(),
+        })
     }
 
     /// The kernels in use.
@@ -134,9 +143,10 @@ impl Backend for CpuBackend {
                 let what = format!("columns of `{name}`");
                 return Err(wrong(what, first.cols.to_string(), part.cols.to_string()));
             }
-            let mut target = target(part, self.tier.kernels(), options.keep_biases);
+            let mut target = target(&self.pool, part, self.tier.kernels(), options.keep_biases);
             shed_bytes += target.shed_bytes;
-            match runs.last_mut().filter(|(_, _, last)| last.layout == target.layout) {
+            match runs.last_mut().filter(|(_, _, last)| (last.layout, last.reading) == (target.layout, target.reading))
+            {
                 Some((start, members, last)) => {
                     target.sparse.iter_mut().for_each(|r| r.row += rows - *start);
                     last.sparse.append(&mut target.sparse);
@@ -154,7 +164,7 @@ impl Backend for CpuBackend {
             if !kernels.contains(&kernel) {
                 kernels.push(kernel);
             }
-            segments.push(repack(&self.pool, name, &members, target, start)?);
+            segments.push(repack(&self.pool, &mut lock(&self.arena), name, &members, target, start)?);
         }
         let info = WeightInfo {
             name: name.to_owned(),

@@ -16,7 +16,7 @@
 //! `code - center` (1 bit: `2 code - 1`, with half the scale) and no bias is kept.
 //! Rows are padded to whole blocks with zero scales.
 
-use crate::memory::Buffer;
+use crate::memory::Piece;
 use onebit_quant::{ParamType, Residual};
 use std::ops::Range;
 
@@ -150,7 +150,7 @@ pub(crate) struct Segment {
     /// Its rows of the weight.
     pub rows: Range<usize>,
     pub layout: Layout,
-    pub data: Buffer,
+    pub data: Piece,
     /// Residuals of the few groups whose bias was rounded; rows count from the segment's first.
     pub sparse: Vec<Residual>,
 }

@@ -5,6 +5,7 @@ use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::marker::PhantomData;
 use std::ops::Range;
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 /// Alignment of every buffer: a cache line, and the widest vector.
 pub(crate) const ALIGN: usize = 64;
@@ -12,6 +13,12 @@ pub(crate) const ALIGN: usize = 64;
 /// What the allocator is asked for. More than this and it would clear the pages itself instead of taking fresh ones
 /// from the system, and a large pool would cost its whole size at once.
 const SYSTEM_ALIGN: usize = 16;
+
+/// A large page.
+const LARGE_PAGE: usize = 2 << 20;
+
+/// Bytes of one stretch of an [`Arena`]. What is not used of it takes addresses, not memory.
+const STRETCH: usize = 256 << 20;
 
 /// Zeroed bytes, aligned to 64. A large buffer occupies memory only where it has been written.
 pub(crate) struct Buffer {
@@ -29,17 +36,21 @@ unsafe impl Sync for Buffer {}
 impl Buffer {
     /// `len` zeroed bytes; `what` names them in the error.
     pub(crate) fn zeroed(len: usize, what: &str) -> Result<Buffer, OpError> {
+        Self::aligned(len, ALIGN, what)
+    }
+
+    fn aligned(len: usize, align: usize, what: &str) -> Result<Buffer, OpError> {
         let failed = || OpError::OutOfMemory {
             what: what.to_owned(),
             backend: "cpu".to_owned(),
             wanted: len as u64,
             available: available_bytes(),
         };
-        let size = len.checked_add(ALIGN).ok_or_else(failed)?;
+        let size = len.checked_add(align).ok_or_else(failed)?;
         let layout = Layout::from_size_align(size, SYSTEM_ALIGN).map_err(|_| failed())?;
         // SAFETY: the size is not zero.
         let base = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(failed)?;
-        let skip = base.as_ptr().align_offset(ALIGN);
+        let skip = base.as_ptr().align_offset(align);
         Ok(Buffer { base, layout, skip, len })
     }
 
@@ -48,17 +59,13 @@ impl Buffer {
         #[cfg(target_os = "linux")]
         {
             const PAGE: usize = 4096;
-            let start = (self.base.as_ptr() as usize).next_multiple_of(PAGE);
+            let start = (self.base.as_ptr() as usize + self.skip).next_multiple_of(PAGE);
             let end = (self.base.as_ptr() as usize + self.layout.size()) / PAGE * PAGE;
             if end > start {
                 // SAFETY: the whole pages lie inside this buffer, and the advice changes no contents.
                 unsafe { libc::madvise(start as *mut libc::c_void, end - start, libc::MADV_HUGEPAGE) };
             }
         }
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.len
     }
 
     pub(crate) fn bytes(&self) -> &[u8] {
@@ -88,6 +95,61 @@ impl Drop for Buffer {
     fn drop(&mut self) {
         // SAFETY: allocated in `zeroed` with this layout.
         unsafe { dealloc(self.base.as_ptr(), self.layout) }
+    }
+}
+
+/// Memory for what stays: pieces of long stretches, so that weights of all sizes share large pages without a gap.
+#[derive(Default)]
+pub(crate) struct Arena {
+    /// The stretch that pieces are cut from, and where the next one begins.
+    open: Option<(Arc<Buffer>, usize)>,
+}
+
+impl Arena {
+    /// A zeroed piece, aligned to 64; `what` names it in the error.
+    pub(crate) fn take(&mut self, len: usize, what: &str) -> Result<Piece, OpError> {
+        let fits = |(buffer, next): &(Arc<Buffer>, usize)| buffer.len - next >= len;
+        let (buffer, start) = match self.open.take().filter(fits) {
+            Some(open) => open,
+            None => {
+                let buffer = Buffer::aligned(len.max(STRETCH), LARGE_PAGE, what)?;
+                buffer.prefer_large_pages();
+                (Arc::new(buffer), 0)
+            }
+        };
+        // Lengths are below the stretch's, so this does not overflow.
+        let next = (start + len).next_multiple_of(ALIGN).min(buffer.len);
+        self.open = Some((buffer.clone(), next));
+        Ok(Piece { buffer, start, len })
+    }
+}
+
+/// A piece of an [`Arena`]; its stretch lives as long as any piece of it.
+pub(crate) struct Piece {
+    buffer: Arc<Buffer>,
+    start: usize,
+    len: usize,
+}
+
+impl Piece {
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        // SAFETY: inside the buffer, which lives as long as `self`; pieces do not overlap, so nobody writes here while
+        // `self` is borrowed.
+        unsafe { std::slice::from_raw_parts(self.first(), self.len) }
+    }
+
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `bytes`, and `self` is borrowed exclusively.
+        unsafe { std::slice::from_raw_parts_mut(self.first(), self.len) }
+    }
+
+    fn first(&self) -> *mut u8 {
+        // SAFETY: `take` keeps `start + len` within the buffer.
+        unsafe { self.buffer.base.as_ptr().add(self.buffer.skip + self.start) }
     }
 }
 
@@ -188,11 +250,30 @@ mod tests {
         for len in [0, 1, 63, 64, 4097, 1 << 20] {
             let mut b = Buffer::zeroed(len, "a test").unwrap();
             assert_eq!(b.bytes().as_ptr() as usize % ALIGN, 0);
-            assert_eq!(b.len(), len);
+            assert_eq!(b.bytes().len(), len);
             assert!(b.bytes().iter().all(|v| *v == 0));
             b.bytes_mut().fill(1);
             assert_eq!(b.floats().len(), len / 4);
         }
         assert!(Buffer::zeroed(usize::MAX, "too much").is_err());
+    }
+
+    #[test]
+    fn pieces_of_an_arena_are_aligned_and_do_not_overlap() {
+        let mut arena = Arena::default();
+        let mut pieces: Vec<Piece> = [1, 0, 64, 100, STRETCH / 2, STRETCH - 1, STRETCH + 1, 7]
+            .into_iter()
+            .map(|len| arena.take(len, "a test").unwrap())
+            .collect();
+        for piece in &mut pieces {
+            assert_eq!(piece.bytes().as_ptr() as usize % ALIGN, 0);
+            let len = piece.len();
+            let ends = [0, len.saturating_sub(1)].map(|i| piece.bytes().get(i).copied().unwrap_or_default());
+            assert_eq!(ends, [0, 0], "nobody wrote here before");
+            if let [first, .., last] = piece.bytes_mut() {
+                (*first, *last) = (1, 1);
+            }
+        }
+        assert!(arena.take(usize::MAX, "too much").is_err());
     }
 }

@@ -1,18 +1,36 @@
 //! From a file's format to a resident layout, block by block, in parallel.
 
+mod bits;
+mod ternary;
+
 use crate::generic::Kernels;
-use crate::layout::{BLOCK, BitOrder, Codes, GROUP, Layout, PLAIN_ORDER, Segment};
-use crate::memory::{Buffer, Disjoint};
+use crate::layout::{BLOCK, Codes, GROUP, Lanes, Layout, PLAIN_ORDER, Segment};
+use crate::memory::{Arena, Disjoint};
 use crate::threads::Pool;
+use bits::{WORD, Words};
 use onebit_ops::OpError;
 use onebit_quant::float::f32_to_f16;
-use onebit_quant::formats::affine;
 use onebit_quant::{Format, MAX_GROUP, Matrix, ParamType, Residual, Symmetry};
-use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
+
+/// Bytes that one thread writes at a time.
+const TASK: usize = 512 << 10;
+
+/// How the codes of a format are read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reading {
+    /// Row by row, number by number.
+    Rows,
+    /// Packed least significant bit first, as the bit layouts want them: bytes of a group, and where codes begin in it.
+    Bits { stride: usize, start: usize },
+    /// As `ternary` says.
+    Ternary,
+}
 
 /// What a matrix becomes.
 pub(crate) struct Target {
     pub layout: Layout,
+    pub reading: Reading,
     pub sparse: Vec<Residual>,
     /// Bytes of biases that are derived from now on.
     pub shed_bytes: u64,
@@ -20,7 +38,7 @@ pub(crate) struct Target {
 
 /// The layout of a matrix, by the symmetry rule: a bias that follows from its scale is dropped, a few rounded ones
 /// become a sparse list, anything else is kept.
-pub(crate) fn target(matrix: &Matrix<'_>, kernels: &Kernels, keep_biases: bool) -> Target {
+pub(crate) fn target(pool: &Pool, matrix: &Matrix<'_>, kernels: &Kernels, keep_biases: bool) -> Target {
     let format = matrix.format;
     let mut layout = Layout {
         codes: Codes::Bits1,
@@ -35,7 +53,7 @@ pub(crate) fn target(matrix: &Matrix<'_>, kernels: &Kernels, keep_biases: bool) 
     if let Some(kind) = format.dense() {
         layout.codes = Codes::Dense(kind);
         layout.group = GROUP;
-        return Target { layout, sparse: Vec::new(), shed_bytes: 0 };
+        return Target { layout, reading: Reading::Rows, sparse: Vec::new(), shed_bytes: 0 };
     }
     (layout.codes, layout.center) = match format.bits() {
         1 => (Codes::Bits1, 0.5),
@@ -54,7 +72,7 @@ pub(crate) fn target(matrix: &Matrix<'_>, kernels: &Kernels, keep_biases: bool) 
             layout.scale = scale;
             // Values are 2 code - 1 for one bit, so their scale is half of the code's.
             layout.factor = if bits == 1 { 0.5 } else { 1.0 };
-            match if keep_biases { Symmetry::Affine } else { matrix.symmetry() } {
+            match if keep_biases { Symmetry::Affine } else { symmetry(pool, matrix) } {
                 Symmetry::Affine => layout.bias = Some(bias),
                 Symmetry::Exact => shed_bytes = matrix.biases.len() as u64,
                 Symmetry::Rounding(list) => {
@@ -66,156 +84,268 @@ pub(crate) fn target(matrix: &Matrix<'_>, kernels: &Kernels, keep_biases: bool) 
         Format::Q4_1 => layout.bias = Some(ParamType::F16),
         _ => {}
     }
-    Target { layout, sparse, shed_bytes }
+    let codes = format.group() * format.bits() / 8;
+    let reading = match (layout.codes, format) {
+        (_, Format::Ptq1_0) => Reading::Ternary,
+        (Codes::Bits1 | Codes::Bits2, Format::Affine { .. }) => Reading::Bits { stride: codes, start: 0 },
+        // The other formats of one and two bits begin with their binary16 scale.
+        (Codes::Bits1 | Codes::Bits2, _) => Reading::Bits { stride: codes + 2, start: 2 },
+        _ => Reading::Rows,
+    };
+    Target { layout, reading, sparse, shed_bytes }
 }
 
-/// Repacks matrices of one layout, whose rows follow one another.
+/// [`Matrix::symmetry`], found by all threads.
+fn symmetry(pool: &Pool, matrix: &Matrix<'_>) -> Symmetry {
+    const ROWS: usize = 512;
+    let tasks = matrix.rows.div_ceil(ROWS);
+    let found = Mutex::new(vec![Symmetry::Exact; tasks]);
+    pool.run(tasks, &|task, _| {
+        let rows = task * ROWS..((task + 1) * ROWS).min(matrix.rows);
+        let part = matrix.slice_rows(rows).symmetry();
+        found.lock().unwrap_or_else(PoisonError::into_inner)[task] = part;
+    });
+    let mut all = Vec::new();
+    for (task, part) in found.into_inner().unwrap_or_else(PoisonError::into_inner).into_iter().enumerate() {
+        match part {
+            Symmetry::Exact => {}
+            Symmetry::Rounding(list) => {
+                all.extend(list.into_iter().map(|r| Residual { row: r.row + task * ROWS, ..r }))
+            }
+            // The rule counts over the whole matrix, where a few bad rows may be few enough.
+            Symmetry::Affine => return matrix.symmetry(),
+        }
+    }
+    if all.is_empty() { Symmetry::Exact } else { Symmetry::Rounding(all) }
+}
+
+/// Repacks matrices of one layout and one [`Reading`], whose rows follow one another.
 pub(crate) fn repack(
     pool: &Pool,
+    arena: &mut Arena,
     name: &str,
     parts: &[&Matrix<'_>],
     target: Target,
     first_row: usize,
 ) -> Result<Segment, OpError> {
-    let Target { layout, sparse, .. } = target;
+    let Target { layout, reading, sparse, .. } = target;
     let rows: usize = parts.iter().map(|p| p.rows).sum();
-    let bytes = layout.block_bytes();
-    let size = bytes.saturating_mul(rows.div_ceil(BLOCK));
-    let mut data = Buffer::zeroed(size, &format!("weight `{name}`"))?;
-    data.prefer_large_pages();
-    let sources: Vec<Source<'_>> = parts.iter().map(|m| Source::new(m, &layout)).collect();
+    let (blocks, bytes) = (rows.div_ceil(BLOCK), layout.block_bytes());
+    let mut data = arena.take(blocks.saturating_mul(bytes), &format!("weight `{name}`"))?;
     let out = Disjoint::new(data.bytes_mut());
-    pool.run(rows.div_ceil(BLOCK), &|b, _| {
-        // SAFETY: each block is one task.
-        let block = unsafe { out.piece(b * bytes..(b + 1) * bytes) };
-        for r in 0..BLOCK.min(rows - b * BLOCK) {
-            let mut row = b * BLOCK + r;
-            let mut part = 0;
-            while row >= sources[part].matrix.rows {
-                row -= sources[part].matrix.rows;
-                part += 1;
+    let together = (TASK / bytes.max(1)).max(1);
+    pool.run(blocks.div_ceil(together), &|task, _| {
+        for b in task * together..((task + 1) * together).min(blocks) {
+            // SAFETY: each block belongs to one task.
+            let block = unsafe { out.piece(b * bytes..(b + 1) * bytes) };
+            let rows = Rows::new(parts, b * BLOCK);
+            rows.fetch();
+            match reading {
+                Reading::Rows => rows.write_numbers(&layout, block),
+                Reading::Bits { stride, start } => rows.write_bits(&layout, stride, start, block),
+                Reading::Ternary => rows.write_ternary(&layout, block),
             }
-            sources[part].write_row(row, r, &layout, block);
         }
     });
     Ok(Segment { rows: first_row..first_row + rows, layout, data, sparse })
 }
 
-/// A matrix as it is read here.
-struct Source<'a> {
-    matrix: &'a Matrix<'a>,
-    /// For formats whose codes are packed least significant bit first, as the bit layouts want them: bytes of a
-    /// group, and the codes' range within.
-    packed: Option<(usize, Range<usize>)>,
+/// The rows of one block in their files; the last block of a weight may have fewer than 32.
+struct Rows<'a> {
+    count: usize,
+    /// Matrix and row.
+    places: Lanes<Option<(&'a Matrix<'a>, usize)>>,
+    codes: Lanes<&'a [u8]>,
+    scales: Lanes<&'a [u8]>,
+    biases: Lanes<&'a [u8]>,
 }
 
-impl<'a> Source<'a> {
-    fn new(matrix: &'a Matrix<'a>, layout: &Layout) -> Self {
-        let codes = layout.group * matrix.format.bits() / 8;
-        let packed = match (layout.codes, matrix.format) {
-            (Codes::Bits1 | Codes::Bits2, Format::Affine { .. }) => Some((codes, 0..codes)),
-            // These begin with their binary16 scale.
-            (_, Format::Q1_0 | Format::Q2_0G64 | Format::Q2_0G128 | Format::Pq2_0) => Some((codes + 2, 2..codes + 2)),
-            _ => None,
-        };
-        Source { matrix, packed }
+impl<'a> Rows<'a> {
+    fn new(parts: &[&'a Matrix<'a>], first: usize) -> Self {
+        let empty: Lanes<&[u8]> = [&[]; BLOCK];
+        let mut rows = Rows { count: 0, places: [None; BLOCK], codes: empty, scales: empty, biases: empty };
+        let mut start = 0;
+        for m in parts {
+            let cut = |bytes: &'a [u8], row: usize| {
+                let size = bytes.len() / m.rows;
+                &bytes[row * size..(row + 1) * size]
+            };
+            while rows.count < BLOCK && first + rows.count < start + m.rows {
+                let (r, row) = (rows.count, first + rows.count - start);
+                rows.places[r] = Some((m, row));
+                (rows.codes[r], rows.scales[r], rows.biases[r]) =
+                    (cut(m.codes, row), cut(m.scales, row), cut(m.biases, row));
+                rows.count += 1;
+            }
+            start += m.rows;
+        }
+        rows
     }
 
-    /// Writes `row` as row `r` of a block.
-    fn write_row(&self, row: usize, r: usize, layout: &Layout, block: &mut [u8]) {
-        let m = self.matrix;
-        let row_bytes = m.codes.len() / m.rows;
-        let data = &m.codes[row * row_bytes..(row + 1) * row_bytes];
-        if let Codes::Dense(kind) = layout.codes {
-            let size = kind.bytes();
-            for (value, column) in data.chunks_exact(size).zip(block.chunks_exact_mut(BLOCK * size)) {
-                column[r * size..(r + 1) * size].copy_from_slice(value);
-            }
-            return;
+    /// Brings the codes into the caches in one pass along the rows, which the processor fetches ahead by itself; across
+    /// the rows it would wait for every line.
+    fn fetch(&self) {
+        const LINE: usize = 64;
+        let mut sum = 0u8;
+        for row in &self.codes[..self.count] {
+            sum = row.iter().step_by(LINE).fold(sum, |sum, byte| sum ^ byte);
         }
-        let mut codes = [0u8; MAX_GROUP];
-        let codes = &mut codes[..layout.group];
-        let mut bytes = [0u8; MAX_GROUP / 4];
-        let (code_bytes, bias_start, first) = (layout.code_bytes(), layout.bias_start(), row * layout.groups());
+        std::hint::black_box(sum);
+    }
+
+    /// Codes that are packed as the layout wants them, in groups of `stride` bytes.
+    fn write_bits(&self, layout: &Layout, stride: usize, start: usize, block: &mut [u8]) {
+        // The words of a row in a group are spelled out: loops of known lengths stay in registers.
+        match layout.code_bytes() / BLOCK {
+            32 => self.write_words::<4>(layout, stride, start, block),
+            16 => self.write_words::<2>(layout, stride, start, block),
+            8 => self.write_words::<1>(layout, stride, start, block),
+            _ => self.write_half_words(layout, stride, start, block),
+        }
+    }
+
+    fn write_words<const N: usize>(&self, layout: &Layout, stride: usize, start: usize, block: &mut [u8]) {
+        let places = bits::places(layout.order);
+        let rows = &self.codes[..self.count];
         for (g, record) in block.chunks_exact_mut(layout.record_bytes()).enumerate() {
-            let at = first + g;
-            if let Some((stride, range)) = &self.packed {
-                let group = &data[g * stride..(g + 1) * stride];
-                write_bits(layout, &group[range.clone()], r, record);
-                if range.start > 0 {
-                    put(ParamType::F16, &group[..2], r, &mut record[code_bytes..]);
+            let mut words = [[0; BLOCK]; N];
+            let from = g * stride + start;
+            for (row, place) in rows.iter().zip(&places) {
+                let bytes = row[from..from + N * WORD].as_chunks().0;
+                for (words, bytes) in words.iter_mut().zip(bytes) {
+                    words[usize::from(*place) % BLOCK] = u64::from_le_bytes(*bytes);
                 }
-            } else {
-                let group = m.group(row, g, codes);
-                match layout.codes {
-                    Codes::Block4 => write_block4(codes, r, record),
-                    Codes::Block8 => write_block8(codes, r, record),
-                    _ => {
-                        let packed = &mut bytes[..layout.group / 4];
-                        affine::write_codes(2, codes, packed);
-                        write_bits(layout, packed, r, record);
-                    }
+            }
+            self.write_record(layout, g, stride, start, &mut words, record);
+        }
+    }
+
+    /// Groups of 32 single bits.
+    fn write_half_words(&self, layout: &Layout, stride: usize, start: usize, block: &mut [u8]) {
+        let places = bits::places(layout.order);
+        for (g, record) in block.chunks_exact_mut(layout.record_bytes()).enumerate() {
+            let mut words = [0; BLOCK];
+            let from = g * stride + start;
+            for (row, place) in self.codes[..self.count].iter().zip(&places) {
+                let half = row[from..].first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes));
+                words[usize::from(*place) % BLOCK] = u64::from(half);
+            }
+            self.write_record(layout, g, stride, start, &mut [words], record);
+        }
+    }
+
+    #[inline(always)]
+    fn write_record(
+        &self,
+        layout: &Layout,
+        g: usize,
+        stride: usize,
+        start: usize,
+        words: &mut [Words],
+        record: &mut [u8],
+    ) {
+        let (codes, params) = record.split_at_mut(layout.code_bytes());
+        for (words, to) in words.iter_mut().zip(codes.chunks_mut(WORD * BLOCK)) {
+            if layout.codes == Codes::Bits2 {
+                bits::separate(layout.order.unit, words);
+            }
+            bits::transpose(layout.order.unit, words);
+            store(words, to);
+        }
+        if start > 0 {
+            copy::<2>(&self.codes[..self.count], g * stride, params);
+        } else {
+            self.write_params(layout, g, params);
+        }
+    }
+
+    fn write_ternary(&self, layout: &Layout, block: &mut [u8]) {
+        let (unit, places) = (layout.order.unit, bits::places(layout.order));
+        for (g, record) in block.chunks_exact_mut(layout.record_bytes()).enumerate() {
+            let mut words = [[0; BLOCK]; 2 * GROUP / 8 / WORD];
+            for (row, place) in self.codes[..self.count].iter().zip(&places) {
+                let Some(bytes) = row[g * ternary::BLOCK_BYTES..].first_chunk() else { continue };
+                let [low, high] = ternary::planes(bytes);
+                for (c, words) in words.iter_mut().enumerate() {
+                    let half = |plane: [u64; 2]| plane[c / 2] >> (32 * (c % 2)) & 0xffff_ffff;
+                    words[usize::from(*place) % BLOCK] = half(low) | half(high) << 32;
+                }
+            }
+            let (codes, params) = record.split_at_mut(layout.code_bytes());
+            for (words, to) in words.iter_mut().zip(codes.chunks_exact_mut(WORD * BLOCK)) {
+                bits::interleave(unit, words);
+                bits::transpose(unit, words);
+                store(words, to);
+            }
+            copy::<2>(&self.codes[..self.count], g * ternary::BLOCK_BYTES + ternary::SCALE, params);
+        }
+    }
+
+    /// Scales and biases of group `g` that stand beside the codes.
+    fn write_params(&self, layout: &Layout, g: usize, params: &mut [u8]) {
+        let (scales, biases) = params.split_at_mut(layout.scale.bytes() * BLOCK);
+        let kept = layout.bias.map(|kind| (kind, &self.biases, biases));
+        for (kind, from, to) in [(layout.scale, &self.scales, scales)].into_iter().chain(kept) {
+            let from = &from[..self.count];
+            // The sizes are spelled out: of an unknown number of bytes each copy would be a call.
+            match kind {
+                ParamType::F16 | ParamType::BF16 => copy::<2>(from, 2 * g, to),
+                ParamType::F32 => copy::<4>(from, 4 * g, to),
+            }
+        }
+    }
+
+    /// Dense values, and codes of four and eight bits.
+    fn write_numbers(&self, layout: &Layout, block: &mut [u8]) {
+        for (r, (place, data)) in self.places.iter().zip(&self.codes).enumerate() {
+            let Some((m, row)) = place else { continue };
+            if let Codes::Dense(kind) = layout.codes {
+                let size = kind.bytes();
+                for (value, column) in data.chunks_exact(size).zip(block.chunks_exact_mut(BLOCK * size)) {
+                    column[r * size..(r + 1) * size].copy_from_slice(value);
+                }
+                continue;
+            }
+            let mut codes = [0u8; MAX_GROUP];
+            let codes = &mut codes[..layout.group];
+            for (g, record) in block.chunks_exact_mut(layout.record_bytes()).enumerate() {
+                let group = m.group(*row, g, codes);
+                if layout.codes == Codes::Block4 {
+                    write_block4(codes, r, record)
+                } else {
+                    write_block8(codes, r, record)
                 }
                 if let Some(form) = m.format.block() {
-                    let d = f32_to_f16(group.scale / form.scale_of_d).to_le_bytes();
-                    put(ParamType::F16, &d, r, &mut record[code_bytes..]);
+                    let params = &mut record[layout.code_bytes()..];
+                    params.as_chunks_mut().0[r] = f32_to_f16(group.scale / form.scale_of_d).to_le_bytes();
                     if layout.bias.is_some() {
-                        let bias = f32_to_f16(group.bias).to_le_bytes();
-                        put(ParamType::F16, &bias, r, &mut record[bias_start..]);
+                        params.as_chunks_mut().0[BLOCK + r] = f32_to_f16(group.bias).to_le_bytes();
                     }
                 }
             }
-            if let Format::Affine { scale, bias, .. } = m.format {
-                put(scale, &m.scales[at * scale.bytes()..], r, &mut record[code_bytes..]);
-                if layout.bias.is_some() {
-                    put(bias, &m.biases[at * bias.bytes()..], r, &mut record[bias_start..]);
-                }
+        }
+        if let (true, Some((Matrix { format: Format::Affine { .. }, .. }, _))) = (layout.is_packed(), self.places[0]) {
+            for (g, record) in block.chunks_exact_mut(layout.record_bytes()).enumerate() {
+                self.write_params(layout, g, &mut record[layout.code_bytes()..]);
             }
         }
     }
 }
 
-/// Copies the number at the start of `from` to place `r` of `to`. The sizes are spelled out: of an unknown number of
-/// bytes each copy would be a call.
-fn put(kind: ParamType, from: &[u8], r: usize, to: &mut [u8]) {
-    match kind {
-        ParamType::F16 | ParamType::BF16 => to.as_chunks_mut::<2>().0[r] = from.as_chunks().0[0],
-        ParamType::F32 => to.as_chunks_mut::<4>().0[r] = from.as_chunks().0[0],
+/// Transposed words as the layout's bytes.
+#[inline(always)]
+fn store(words: &Words, to: &mut [u8]) {
+    for (to, word) in to.as_chunks_mut().0.iter_mut().zip(words) {
+        *to = word.to_le_bytes();
     }
 }
 
-/// One row's bits of a group into its units.
-fn write_bits(layout: &Layout, bytes: &[u8], r: usize, record: &mut [u8]) {
-    let BitOrder { unit, position } = layout.order;
-    let (unit, place) = (*unit, usize::from(position[r]) * *unit);
-    if layout.codes == Codes::Bits1 && unit == 1 {
-        // The general form below would call the library for every single byte.
-        for (from, to) in bytes.iter().zip(record.chunks_exact_mut(BLOCK)) {
-            to[place] = *from;
-        }
-        return;
+/// The `N` bytes at `from` of every row, side by side.
+#[inline(always)]
+fn copy<const N: usize>(rows: &[&[u8]], from: usize, to: &mut [u8]) {
+    for (row, to) in rows.iter().zip(to.as_chunks_mut::<N>().0) {
+        to.copy_from_slice(&row[from..from + N]);
     }
-    if layout.codes == Codes::Bits1 {
-        for (from, to) in bytes.chunks_exact(unit).zip(record.chunks_exact_mut(BLOCK * unit)) {
-            to[place..place + unit].copy_from_slice(from);
-        }
-        return;
-    }
-    for (from, to) in bytes.chunks_exact(2 * unit).zip(record.chunks_exact_mut(2 * BLOCK * unit)) {
-        for (u, pair) in from.chunks_exact(2).enumerate() {
-            let codes = u16::from_le_bytes([pair[0], pair[1]]);
-            to[place + u] = even_bits(codes);
-            to[BLOCK * unit + place + u] = even_bits(codes >> 1);
-        }
-    }
-}
-
-/// Bits 0, 2, 4, ... 14 side by side.
-fn even_bits(x: u16) -> u8 {
-    let x = x & 0x5555;
-    let x = (x | (x >> 1)) & 0x3333;
-    let x = (x | (x >> 2)) & 0x0f0f;
-    (x | (x >> 4)) as u8
 }
 
 fn write_block4(codes: &[u8], r: usize, record: &mut [u8]) {
@@ -229,18 +359,5 @@ fn write_block8(codes: &[u8], r: usize, record: &mut [u8]) {
     for (pair, to) in codes.chunks_exact(2).zip(record.chunks_exact_mut(2 * BLOCK)) {
         to[2 * r] = pair[0] ^ 0x80;
         to[2 * r + 1] = pair[1] ^ 0x80;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn even_bits_of_all_pairs() {
-        for x in 0..=u16::MAX {
-            let want = (0..8).fold(0u8, |v, i| v | ((((x >> (2 * i)) & 1) as u8) << i));
-            assert_eq!(even_bits(x), want);
-        }
     }
 }

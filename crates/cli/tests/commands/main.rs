@@ -5,6 +5,7 @@ mod builtin;
 mod chat;
 mod convert;
 mod doctor;
+mod eval;
 mod hub;
 mod info;
 mod published;

@@ -9,6 +9,7 @@ mod eval;
 mod hub;
 mod info;
 mod published;
+mod quality;
 mod refusals;
 mod run;
 mod support;

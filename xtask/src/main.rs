@@ -6,6 +6,7 @@ mod fuzz;
 mod goldens;
 mod picture;
 mod process;
+mod quality;
 mod release;
 mod tidy;
 
@@ -22,6 +23,7 @@ usage: cargo xtask COMMAND
   goldens FULL          rebuild testdata/golden from the full cases in folder FULL, then check it
   fuzz [SECONDS]        run every fuzz target for so long (60)
   picture               redraw docs/screenshot.svg from what the binary prints
+  record-quality        measure the built-in model anew for its quality tests, after it was replaced
   release [--check]     one tarball with the binary, its docs and completions; --check runs it in a bare root";
 
 /// The folder that holds the workspace.
@@ -50,6 +52,7 @@ fn main() -> ExitCode {
         ["fuzz"] => fuzz::run(&root(), 60),
         ["fuzz", seconds] if seconds.parse::<u64>().is_ok() => fuzz::run(&root(), seconds.parse().unwrap_or(60)),
         ["picture"] => picture::run(&root()),
+        ["record-quality"] => quality::run(&root()),
         ["release"] => release::run(&root(), false),
         ["release", "--check"] => release::run(&root(), true),
         _ => {

@@ -12,6 +12,7 @@ const FILES: &[&str] = &[
     "CHANGELOG.md",
     "LICENSE-MIT",
     "LICENSE-APACHE",
+    "docs/eval.md",
     "docs/tuning.md",
     "docs/formats.md",
     "docs/screenshot.svg",

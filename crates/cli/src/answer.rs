@@ -176,7 +176,7 @@ impl Answer {
 }
 
 /// An f32 as the decimal that a person wrote.
-fn number(value: f32) -> Json {
+pub(crate) fn number(value: f32) -> Json {
     value.to_string().parse::<f64>().map_or(Json::Null, |v| json!(v))
 }
 

@@ -79,6 +79,7 @@ fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Bench(args) => commands::bench::run(&args),
         Command::Pull(args) => commands::pull::run(&args),
         Command::Convert(args) => commands::convert::run(&args),
+        Command::Eval(args) => commands::eval::run(&args),
         Command::Logits(args) => commands::logits::run(&args),
         Command::Completions(args) => commands::completions::run(&args),
     }

@@ -6,6 +6,7 @@ use crate::side::TextSide;
 use anyhow::{Result, bail};
 use onebit_engine::Thinking;
 use onebit_text::{Message, RenderOptions, Specials};
+use serde_json::Value as Json;
 
 /// A prompt in tokens, with what the engine must know about it.
 #[derive(Debug, Clone, PartialEq)]
@@ -28,11 +29,12 @@ pub fn raw(side: &TextSide, text: &str) -> Result<Prepared> {
     Ok(Prepared { tokens, thinking: None, branch: None })
 }
 
-/// Renders a conversation with the model's chat template, up to the header of the next answer.
+/// Renders a conversation with the model's chat template, up to the header of the next answer. `tools` are function
+/// definitions that the model may call, as requests carry them.
 ///
 /// # Errors
 /// A model without a template, a template that refuses, a thinking switch that the model does not have.
-pub fn chat(side: &TextSide, messages: &[Message], think: Option<Think>) -> Result<Prepared> {
+pub fn chat(side: &TextSide, messages: &[Message], tools: &[Json], think: Option<Think>) -> Result<Prepared> {
     let Some(template) = &side.template else {
         bail!("the model has no chat template; `onebit run --raw` continues a text without one");
     };
@@ -49,7 +51,7 @@ pub fn chat(side: &TextSide, messages: &[Message], think: Option<Think>) -> Resu
     }
     let switch = think.map(|think| think != Think::Off);
     let options = RenderOptions { enable_thinking: switch, ..RenderOptions::default() };
-    let prompt = template.render(&side.tokenizer, messages, &[], &options)?;
+    let prompt = template.render(&side.tokenizer, messages, tools, &options)?;
     let tokens = prompt.encode(&side.tokenizer)?;
     let thinking = match &markers {
         Some(markers) => {
@@ -63,7 +65,7 @@ pub fn chat(side: &TextSide, messages: &[Message], think: Option<Think>) -> Resu
         None => None,
     };
     let without = RenderOptions { add_generation_prompt: false, ..options };
-    let shared = template.render(&side.tokenizer, messages, &[], &without)?.encode(&side.tokenizer)?;
+    let shared = template.render(&side.tokenizer, messages, tools, &without)?.encode(&side.tokenizer)?;
     let branch = (tokens.starts_with(&shared) && !shared.is_empty()).then_some(shared.len());
     Ok(Prepared { tokens, thinking, branch })
 }

@@ -45,6 +45,13 @@ pub fn styled(text: &str, style: &str, colours: bool) -> String {
     if colours { format!("{style}{text}{PLAIN}") } else { text.to_owned() }
 }
 
+/// Text without the control characters that a terminal would obey.
+#[must_use]
+pub fn visible(text: &str) -> String {
+    let harmless = |c: char| !c.is_control() || matches!(c, '\n' | '\t');
+    text.chars().map(|c| if harmless(c) { c } else { char::REPLACEMENT_CHARACTER }).collect()
+}
+
 /// A progress bar over bytes on stderr; invisible when stderr is no terminal. It appears after a moment, so that
 /// quick work leaves no flicker.
 #[must_use]
@@ -115,6 +122,11 @@ pub fn seconds(d: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_model_cannot_drive_the_terminal() {
+        assert_eq!(visible("a\x1b[2Jb\tc\n"), "a\u{fffd}[2Jb\tc\n");
+    }
 
     #[test]
     fn numbers_as_people_read_them() {

@@ -71,7 +71,7 @@ pub struct Engine {
     running: Vec<Sequence>,
     events: Vec<Event>,
     next_id: u64,
-    steps: u64,
+    pub(crate) steps: u64,
 }
 
 /// How [`Engine::generate`] ended.

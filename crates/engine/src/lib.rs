@@ -3,6 +3,7 @@
 //! * [`Engine`] runs [`Request`]s step by step and publishes [`Event`]s; [`Engine::generate`] runs one to its end.
 //! * [`TextGeneration`] turns the tokens of a request into text, split into reasoning and answer, cut at stop strings.
 //! * [`Engine::read_prompt`] hands out the logits and hidden rows of given tokens.
+//! * [`Engine::scorer`] says how likely the model finds given tokens.
 //! * [`MemoryPlan`] says what a model needs and which context fits.
 //!
 //! Nothing here knows a file, a wire format or the name of a model or backend.
@@ -10,22 +11,27 @@
 #![forbid(unsafe_code)]
 
 mod core;
+mod distribution;
 mod engine;
 mod error;
 mod memory;
 mod plans;
 mod prompt;
 mod random;
+mod reader;
 mod sampler;
 mod schedule;
+mod score;
 mod store;
 mod text;
 mod thinking;
 
 pub use crate::core::{Event, FinishReason, Request, RequestId, SamplingParams, Usage};
+pub use distribution::Distribution;
 pub use engine::{Completion, Engine, EngineOptions};
 pub use error::EngineError;
 pub use memory::{DEFAULT_CONTEXT, MemoryError, MemoryPlan, OVERHEAD};
 pub use prompt::{PromptChunk, PromptOutputs};
+pub use score::{ScoredRows, Scorer};
 pub use text::{TextCompletion, TextEvent, TextGeneration};
 pub use thinking::Thinking;

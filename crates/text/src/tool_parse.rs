@@ -24,11 +24,12 @@ pub(crate) fn may_begin(body: &str) -> bool {
     body.is_empty() || body.starts_with('{') || body.starts_with(FUNCTION) || FUNCTION.starts_with(body)
 }
 
-/// Reads a body that ends where a closing marker was found.
-pub(crate) fn parse(body: &str, tools: &[ToolSpec]) -> Verdict {
-    let verdict = if body.trim_start().starts_with('{') { json(body) } else { tags(body, tools) };
+/// Reads a body that ends where a closing marker was found. `None` for `tools` lets a call name any.
+pub(crate) fn parse(body: &str, tools: Option<&Vec<ToolSpec>>) -> Verdict {
+    let known: &[ToolSpec] = tools.map_or(&[], Vec::as_slice);
+    let verdict = if body.trim_start().starts_with('{') { json(body) } else { tags(body, known) };
     match verdict {
-        Verdict::Call(call) if !tools.iter().any(|t| t.name == call.name) => Verdict::Malformed,
+        Verdict::Call(call) if tools.is_some() && !known.iter().any(|t| t.name == call.name) => Verdict::Malformed,
         other => other,
     }
 }

@@ -49,6 +49,8 @@ pub enum ToolPiece {
 #[derive(Debug, Clone, Default)]
 pub struct ToolSplitter {
     tools: Vec<ToolSpec>,
+    /// A call may name any tool.
+    any: bool,
     held: String,
     /// Where the body of the call begins in `held`, inside a call.
     body: Option<usize>,
@@ -64,11 +66,16 @@ impl ToolSplitter {
         Self { tools, ..Self::default() }
     }
 
+    /// For every tool, offered or not: a call needs only to be well formed. Values of tag-form calls stay text.
+    pub fn of_any_tool() -> Self {
+        Self { any: true, ..Self::default() }
+    }
+
     /// Adds text and returns what is certain.
     pub fn push(&mut self, text: &str) -> Vec<ToolPiece> {
         self.held.push_str(text);
         let mut out = Vec::new();
-        if self.tools.is_empty() {
+        if self.tools.is_empty() && !self.any {
             self.release(self.held.len(), &mut out);
         } else {
             while self.step(&mut out) {}
@@ -125,7 +132,7 @@ impl ToolSplitter {
             return false;
         };
         let close = self.searched + found;
-        match tool_parse::parse(&self.held[body..close], &self.tools) {
+        match tool_parse::parse(&self.held[body..close], (!self.any).then_some(&self.tools)) {
             Verdict::Call(call) => {
                 out.push(ToolPiece::Call(call));
                 self.held.drain(..close + CLOSE.len());
@@ -273,6 +280,19 @@ mod tests {
     fn tool_not_offered_is_text() {
         let t = "<tool_call>{\"name\": \"rm\", \"arguments\": {}}</tool_call>";
         check(t, &[text(t)]);
+    }
+
+    #[test]
+    fn any_tool_when_only_the_form_counts() {
+        let read = |text: &str| {
+            let mut splitter = ToolSplitter::of_any_tool();
+            let mut pieces = splitter.push(text);
+            pieces.extend(splitter.finish());
+            collect(pieces)
+        };
+        let t = "<tool_call><function=rm><parameter=days>\n3\n</parameter></function></tool_call>";
+        assert_eq!(read(t), [call("rm", json!({"days": "3"}))]);
+        assert_eq!(read("<tool_call>rm</tool_call>"), [text("<tool_call>rm</tool_call>")]);
     }
 
     #[test]

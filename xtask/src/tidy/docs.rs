@@ -9,6 +9,7 @@ const DOCUMENTS: &[&str] = &[
     "ARCHITECTURE.md",
     "CONTRIBUTING.md",
     "docs/tuning.md",
+    "docs/eval.md",
     "docs/formats.md",
     "docs/decisions/0001-own-kernels.md",
     "reference/README.md",

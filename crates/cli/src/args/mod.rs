@@ -1,11 +1,13 @@
 //! Arguments: the one place that says which commands and flags there are.
 
+mod eval;
 mod files;
 mod generate;
 mod model;
 mod report;
 mod running;
 
+pub use eval::EvalArgs;
 pub use files::{CompletionsArgs, ConvertArgs, ConvertTo, PullArgs};
 pub(crate) use generate::think;
 pub use generate::{ChatArgs, GenerateOptions, RunArgs, Think};
@@ -63,6 +65,8 @@ pub enum Command {
     Pull(PullArgs),
     /// Rewrite a model between MLX safetensors and GGUF, without loss
     Convert(ConvertArgs),
+    /// Measure quality: perplexity of texts, questions with known answers
+    Eval(EvalArgs),
     /// Write the logits of given tokens to a file, for parity checks
     Logits(LogitsArgs),
     /// Print a completion script for a shell

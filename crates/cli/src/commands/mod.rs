@@ -5,6 +5,7 @@ pub mod chat;
 pub mod completions;
 pub mod convert;
 pub mod doctor;
+pub mod eval;
 pub mod info;
 pub mod logits;
 pub mod models;

@@ -245,7 +245,7 @@ fn one_hint_when_thinking_takes_long() {
     let hints = |think: Think, patience: Duration| {
         let wishes = Wishes { checkpoints: 0, quiet: true };
         let mut session = Session::open(Some(model.arg()), &args.run, wishes).expect("a session");
-        let prepared = prompt::chat(&session.text, &[Message::user("hi")], Some(think)).expect("a prompt");
+        let prepared = prompt::chat(&session.text, &[Message::user("hi")], &[], Some(think)).expect("a prompt");
         let sampling = SamplingParams { seed: Some(1), ..SamplingParams::default() };
         let ask = Ask { sampling: &sampling, max_tokens: Some(30), stop: &[], keep: false, patience };
         let mut seen = Seen::default();

@@ -68,6 +68,12 @@ impl Call {
         self
     }
 
+    /// Runs it in this folder.
+    pub(crate) fn dir(mut self, path: impl AsRef<Path>) -> Call {
+        self.command.current_dir(path);
+        self
+    }
+
     pub(crate) fn stdin(mut self, text: impl Into<Vec<u8>>) -> Call {
         self.stdin = Some(text.into());
         self

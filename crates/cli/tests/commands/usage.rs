@@ -8,7 +8,9 @@ use std::path::Path;
 #[test]
 fn help_and_version() {
     let help = onebit(&["--help"]).run().ok();
-    for command in ["run", "chat", "models", "info", "doctor", "bench", "pull", "convert", "logits", "completions"] {
+    for command in
+        ["run", "chat", "models", "info", "doctor", "bench", "pull", "convert", "eval", "logits", "completions"]
+    {
         assert!(help.stdout.contains(&format!("\n  {command} ")), "{command} in {}", help.stdout);
         let own = onebit(&[command, "--help"]).run().ok();
         assert!(own.stdout.contains("Example"), "{command} has no example: {}", own.stdout);

@@ -64,7 +64,7 @@ pub fn run(args: &ChatArgs) -> Result<()> {
     // Wrong values are found before the first line is typed.
     sampling::merge(&args.generate, &session.text.defaults)?;
     let think = args.generate.think(session.text.think_markers().is_some())?;
-    prompt::chat(&session.text, &conversation.with("test"), think)?;
+    prompt::chat(&session.text, &conversation.with("test"), &[], think)?;
 
     let interrupted = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&interrupted);
@@ -140,7 +140,7 @@ impl Chat<'_> {
     fn answer(&mut self) -> Result<Answer> {
         let generate = &self.args.generate;
         let params = sampling::merge(generate, &self.session.text.defaults)?;
-        let prepared = prompt::chat(&self.session.text, &self.conversation.messages(), self.think)?;
+        let prepared = prompt::chat(&self.session.text, &self.conversation.messages(), &[], self.think)?;
         let ask = Ask {
             sampling: &params,
             max_tokens: generate.max_tokens,
@@ -170,13 +170,15 @@ impl Chat<'_> {
                 self.conversation.system = Some(text).filter(|t| t != "none");
                 say("(the system message counts from the next answer on)");
             }
-            Order::Think(think) => match prompt::chat(&self.session.text, &self.conversation.with("test"), think) {
-                Ok(_) => {
-                    self.think = think;
-                    say("(it counts from the next answer on)");
+            Order::Think(think) => {
+                match prompt::chat(&self.session.text, &self.conversation.with("test"), &[], think) {
+                    Ok(_) => {
+                        self.think = think;
+                        say("(it counts from the next answer on)");
+                    }
+                    Err(error) => say(&format!("error: {error:#}")),
                 }
-                Err(error) => say(&format!("error: {error:#}")),
-            },
+            }
             Order::Retry => match self.conversation.take_back() {
                 Some(text) => self.turn(text)?,
                 None => say("(there is nothing to answer again)"),

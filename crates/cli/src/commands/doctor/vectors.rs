@@ -117,7 +117,7 @@ pub(super) fn check(
 
 fn question(side: &TextSide, findings: &mut Findings) {
     let messages = [Message::user(QUESTION)];
-    match prompt::chat(side, &messages, None) {
+    match prompt::chat(side, &messages, &[], None) {
         Ok(prepared) => findings.check(
             prepared.tokens == QUESTION_IDS,
             "prompt of a question",
@@ -128,7 +128,7 @@ fn question(side: &TextSide, findings: &mut Findings) {
 }
 
 fn hello(side: &TextSide, findings: &mut Findings) {
-    match prompt::chat(side, &[Message::user("Hello")], Some(Think::Off)) {
+    match prompt::chat(side, &[Message::user("Hello")], &[], Some(Think::Off)) {
         Ok(prepared) => findings.check(
             prepared.tokens == HELLO_27B,
             "prompt of `Hello` without thinking",

@@ -9,6 +9,7 @@ use crate::layout::{BLOCK, GROUP, Packed, Segment};
 use crate::memory::{Carve, Disjoint, carved_bytes};
 use onebit_ops::{Activations, Epilogue, Norm, OpError, Tensor, View, Weight};
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Most activation rows of a tile, and fewest of a full one.
 const TILE: [usize; 2] = [64, 16];
@@ -25,8 +26,13 @@ fn tile_rows(table_bytes: usize, cols: usize) -> usize {
 /// Most blocks that one task computes.
 const RANGE: usize = 32;
 
-/// Tasks for each thread, so that one that starts late is caught up with.
-const TASKS: usize = 5;
+/// Tasks for each thread, so that one that starts late is caught up with: of many activation rows, and of few, which
+/// take no longer when weights come in small pieces.
+const TASKS: [usize; 2] = [5, 10];
+
+/// Few activation rows. Each thread builds their lookup tables for itself: they are larger than what they are built from
+/// by far, and half of them would come out of another core's cache.
+const FEW: usize = 4;
 
 /// Blocks of a task are a multiple of this: kernels take as many side by side.
 const SET: usize = 8;
@@ -67,7 +73,8 @@ pub(crate) fn scratch(
     if gated {
         shared += carved_bytes::<f32>(rows * w.rows());
     }
-    (shared, carved_bytes::<f32>(RANGE * rows * BLOCK))
+    let tables = rows.min(FEW) * cols.div_ceil(4) * table_bytes;
+    (shared, carved_bytes::<f32>(RANGE * rows * BLOCK) + carved_bytes::<u8>(tables))
 }
 
 pub(crate) fn run(frame: &mut Frame<'_>, op: Linear<'_>) -> Result<(), OpError> {
@@ -135,6 +142,16 @@ struct Ints<'a> {
 }
 
 impl Product<'_> {
+    /// Bytes of lookup tables of one row.
+    fn row_tables(&self) -> usize {
+        self.cols.div_ceil(4) * self.exec.kernels.table_bytes
+    }
+
+    /// Bytes of the lookup tables that threads share.
+    fn shared_tables(&self, rows: usize) -> usize {
+        if rows > FEW { rows * self.row_tables() } else { 0 }
+    }
+
     fn carve<'s>(&self, rows: usize, carve: &mut Carve<'s>) -> Prepared<'s> {
         let cols = self.cols;
         Prepared {
@@ -145,7 +162,7 @@ impl Product<'_> {
                 values: carve.take(rows * cols),
                 scales: carve.take(rows * cols.div_ceil(GROUP)),
                 sums: carve.take(rows * cols.div_ceil(32)),
-                tables: carve.take(rows * cols.div_ceil(4) * self.exec.kernels.table_bytes),
+                tables: carve.take(self.shared_tables(rows)),
             }),
         }
     }
@@ -161,7 +178,7 @@ impl Product<'_> {
                 Tiles::new(i.values, cols),
                 Tiles::new(i.scales, cols.div_ceil(GROUP)),
                 Tiles::new(i.sums, cols.div_ceil(32)),
-                Tiles::new(i.tables, cols.div_ceil(4) * kernels.table_bytes),
+                (!i.tables.is_empty()).then(|| Tiles::new(i.tables, self.row_tables())),
             )
         });
         // Few rows are cut into pieces of whole groups, so that no thread waits.
@@ -183,14 +200,19 @@ impl Product<'_> {
             }
             if let (Some(limit), Some((values, scales, sums, tables))) = (self.limit, &ints) {
                 // SAFETY: each piece of a row is one task.
-                let (values, scales) =
-                    unsafe { (values.part(m, start..end), scales.part(m, start.div_ceil(GROUP)..end.div_ceil(GROUP))) };
-                let quads = start.div_ceil(4) * kernels.table_bytes..end.div_ceil(4) * kernels.table_bytes;
-                // SAFETY: each piece of a row is one task.
-                let (sums, tables) =
-                    unsafe { (sums.part(m, start.div_ceil(32)..end.div_ceil(32)), tables.part(m, quads)) };
+                let (values, scales, sums) = unsafe {
+                    (
+                        values.part(m, start..end),
+                        scales.part(m, start.div_ceil(GROUP)..end.div_ceil(GROUP)),
+                        sums.part(m, start.div_ceil(32)..end.div_ceil(32)),
+                    )
+                };
                 (kernels.quantize)(row, limit, values, scales, sums);
-                (kernels.build_tables)(values, tables);
+                if let Some(tables) = tables {
+                    let quads = start.div_ceil(4) * kernels.table_bytes..end.div_ceil(4) * kernels.table_bytes;
+                    // SAFETY: each piece of a row is one task.
+                    (kernels.build_tables)(values, unsafe { tables.part(m, quads) });
+                }
             }
         });
     }
@@ -205,15 +227,11 @@ impl Product<'_> {
     ) {
         let (kernels, pool) = (self.exec.kernels, self.exec.pool);
         let float_rows = FloatRows { rows: p.rows, values: p.floats, sums: p.float_sums };
-        let int_rows = p.ints.as_ref().map(|i| IntRows {
-            rows: p.rows,
-            values: i.values,
-            scales: i.scales,
-            sums: i.sums,
-            tables: i.tables,
-        });
+        let own_tables = p.rows <= FEW && self.row_tables() > 0;
+        let built: Vec<AtomicBool> = (0..pool.threads()).map(|_| AtomicBool::new(false)).collect();
         let blocks: usize = self.packed.segments.iter().map(Segment::blocks).sum();
-        let range = (blocks / (TASKS * pool.threads())).next_multiple_of(SET).clamp(SET, RANGE);
+        let tasks = TASKS[usize::from(p.rows <= FEW)] * pool.threads();
+        let range = (blocks / tasks).next_multiple_of(SET).clamp(SET, RANGE);
         let tasks: usize = self.packed.segments.iter().map(|s| s.blocks().div_ceil(range)).sum();
         let worker_scratch = PerWorker::new(worker_scratch, pool.threads());
         let job = |mut task: usize, worker: usize| {
@@ -229,9 +247,25 @@ impl Product<'_> {
             let blocks = task * range..((task + 1) * range).min(segment.blocks());
             // SAFETY: this task runs on this worker.
             let mut carve = Carve::new(unsafe { worker_scratch.piece(worker) });
-            let acc = carve.take::<f32>(blocks.len() * p.rows * BLOCK);
-            match &int_rows {
-                Some(rows) if segment.layout.is_packed() => (kernels.int_blocks)(segment, blocks.clone(), rows, acc),
+            let acc = &mut carve.take::<f32>(range * p.rows * BLOCK)[..blocks.len() * p.rows * BLOCK];
+            match &p.ints {
+                Some(ints) if segment.layout.is_packed() => {
+                    let mut tables: &[u8] = ints.tables;
+                    if own_tables {
+                        let own = carve.take::<u8>(p.rows * self.row_tables());
+                        // A worker's tasks follow one another, so its flag needs no order.
+                        if !built[worker].swap(true, Ordering::Relaxed) {
+                            let rows = own.chunks_exact_mut(self.row_tables());
+                            for (values, tables) in ints.values.chunks_exact(self.cols).zip(rows) {
+                                (kernels.build_tables)(values, tables);
+                            }
+                        }
+                        tables = own;
+                    }
+                    let Ints { values, scales, sums, .. } = ints;
+                    let rows = IntRows { rows: p.rows, values, scales, sums, tables };
+                    (kernels.int_blocks)(segment, blocks.clone(), &rows, acc);
+                }
                 _ => (kernels.float_blocks)(segment, blocks.clone(), &float_rows, acc),
             }
             for (b, acc) in blocks.zip(acc.chunks_exact(p.rows * BLOCK)) {

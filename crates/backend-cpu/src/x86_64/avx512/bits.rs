@@ -74,9 +74,17 @@ pub(in crate::x86_64) fn int_blocks(segment: &Segment, blocks: Range<usize>, x: 
                 let groups = first..(first + chunk).min(end);
                 let mut b = blocks.start;
                 while b < blocks.end {
-                    // What later rows read of a stretch was fetched for the first ones.
-                    let ahead = if m == 0 { chunk.min(AHEAD) * shape.record } else { 0 };
-                    let tile = Tile { layout, shape, groups: groups.clone(), x, first: m, ahead };
+                    let count = groups.len().min(AHEAD);
+                    let near = count * shape.record;
+                    // The last groups fetch the first ones of the next set of blocks. What later rows read of a stretch
+                    // was fetched for the first ones.
+                    let ahead = match (m, blocks.end - b > SET && groups.len() == layout.groups()) {
+                        (0, true) => [near, SET * shape.block + near - shape.block],
+                        (0, false) => [near; 2],
+                        _ => [0; 2],
+                    };
+                    let last = groups.end - count;
+                    let tile = Tile { layout, shape, groups: groups.clone(), x, first: m, ahead, last };
                     let acc = &mut acc[(b - blocks.start) * stride..];
                     b += match (x.rows - m, blocks.end - b) {
                         (1, SET..) => tile.add::<SET, 1>(segment, b, acc),
@@ -178,8 +186,10 @@ struct Tile<'a> {
     x: &'a IntRows<'a>,
     /// The first of the activation rows.
     first: usize,
-    /// Bytes from a word to one that is fetched meanwhile; that may lie outside the weight.
-    ahead: usize,
+    /// Bytes from a word to one that is fetched meanwhile, and the same from group `last` on; that may lie outside the
+    /// weight.
+    ahead: [usize; 2],
+    last: usize,
 }
 
 /// The block for each `b` below `$n`, at most eight. The compiler keeps the rolled loop otherwise, and the sums would go
@@ -235,6 +245,11 @@ impl Tile<'_> {
         B
     }
 
+    #[inline]
+    fn ahead(&self, g: usize) -> usize {
+        self.ahead[usize::from(g >= self.last)]
+    }
+
     /// Tables and factors of group `g`; sums of values come `unit` times too large.
     #[inline]
     fn factors<const M: usize>(&self, g: usize, unit: f32, totals: bool) -> Factors<M> {
@@ -270,7 +285,7 @@ impl Tile<'_> {
             }
             // SAFETY: a record begins with group / 16 * 64 bytes of codes, `factors` has checked the tables, and
             // groups are multiples of 32.
-            let sums = unsafe { look_up::<B, M>(layout.group, streams, 2 * BLOCK, self.ahead, f.tables) };
+            let sums = unsafe { look_up::<B, M>(layout.group, streams, 2 * BLOCK, self.ahead(g), f.tables) };
             unrolled!(B, b => {
                 let mut dots = [[_mm512_setzero_ps(); 2]; M];
                 for m in 0..M {
@@ -306,7 +321,7 @@ impl Tile<'_> {
             }
             // SAFETY: a record begins with group / 16 * 128 bytes of codes, planes in turn; `factors` has checked the
             // tables, and groups are multiples of 32.
-            let sums = unsafe { look_up::<S, M>(layout.group, streams, 4 * BLOCK, self.ahead, f.tables) };
+            let sums = unsafe { look_up::<S, M>(layout.group, streams, 4 * BLOCK, self.ahead(g), f.tables) };
             unrolled!(B, b => {
                 let mut dots = [[_mm512_setzero_ps(); 2]; M];
                 for m in 0..M {

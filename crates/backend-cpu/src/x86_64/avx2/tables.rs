@@ -56,7 +56,7 @@ mod tests {
 
     #[test]
     fn tables_hold_every_sum() {
-        if !super::super::Machine::detect().iter().any(|m| m.name() == "avx2") {
+        if !crate::x86_64::Machine::detect().iter().any(|m| m.name() == "avx2") {
             return;
         }
         for quad in [[255, 255, 255, 255], [-255, -255, -255, -255], [3, -7, 200, -255], [0, 0, 0, 0], [-1, 0, 1, 2i16]]

@@ -166,18 +166,49 @@ pub(crate) fn rope<V: Vector>(x: &[f32], cos: &[f32], sin: &[f32], out: &mut [f3
     out_still.copy_from_slice(still);
 }
 
+/// Largest kernel of a convolution.
+pub(crate) const MAX_KERNEL: usize = 8;
+
 #[inline(always)]
 pub(crate) fn conv_silu<V: Vector>(history: &[&[f32]], taps: &[&[f32]], cold: bool, out: &mut [f32]) {
+    match history.len() {
+        1 => conv::<V, 1>(history, taps, cold, out),
+        2 => conv::<V, 2>(history, taps, cold, out),
+        3 => conv::<V, 3>(history, taps, cold, out),
+        4 => conv::<V, 4>(history, taps, cold, out),
+        5 => conv::<V, 5>(history, taps, cold, out),
+        6 => conv::<V, 6>(history, taps, cold, out),
+        7 => conv::<V, 7>(history, taps, cold, out),
+        MAX_KERNEL => conv::<V, MAX_KERNEL>(history, taps, cold, out),
+        n => unreachable!("a kernel of {n}"),
+    }
+}
+
+#[inline(always)]
+fn conv<V: Vector, const K: usize>(history: &[&[f32]], taps: &[&[f32]], cold: bool, out: &mut [f32]) {
+    /// Vectors between what is used and what is asked for: 1 KB of each row.
+    const AHEAD: usize = 32;
+    let n = out.len();
+    let (ov, ot) = out.as_chunks_mut::<LANES>();
+    let (mut rows, mut weights) = ([&[][..]; K], [&[][..]; K]);
+    for j in 0..K {
+        rows[j] = &history[j].as_chunks::<LANES>().0[..ov.len()];
+        weights[j] = &taps[j].as_chunks::<LANES>().0[..ov.len()];
+    }
     if cold {
         for row in history.iter().chain(taps) {
-            prefetch::<V>(row);
+            prefetch::<V>(&row[..n.min(AHEAD * LANES)]);
         }
     }
-    let (ov, ot) = out.as_chunks_mut::<LANES>();
     for (i, o) in ov.iter_mut().enumerate() {
+        if cold && i % 2 == 0 && (i + AHEAD) * LANES < n {
+            for row in rows.iter().chain(&weights) {
+                V::prefetch(row.as_ptr().wrapping_add(i + AHEAD).cast());
+            }
+        }
         let mut sum = V::zero();
-        for (row, taps) in history.iter().zip(taps) {
-            sum = V::load(&row.as_chunks().0[i]).mul_add(V::load(&taps.as_chunks().0[i]), sum);
+        for j in 0..K {
+            sum = V::load(&rows[j][i]).mul_add(V::load(&weights[j][i]), sum);
         }
         Silu.apply(sum, V::splat(1.0)).store(o);
     }

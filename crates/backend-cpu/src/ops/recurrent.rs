@@ -6,15 +6,13 @@
 
 use super::{Frame, PerWorker, Tiles, vector};
 use crate::generic::delta::{Head, Token, slab_len};
+pub(crate) use crate::generic::rows::MAX_KERNEL;
 use crate::memory::{Carve, Disjoint, carved_bytes};
 use onebit_ops::{HeadMap, OpError, Tensor, Vector, View};
 use std::ops::Range;
 
-/// Channels of a task of the convolution.
-const CHANNELS: usize = 512;
-
-/// Largest convolution kernel.
-pub(crate) const MAX_KERNEL: usize = 8;
+/// Channels of a task of the convolution are a multiple of this, and there are some tasks for each thread.
+const CHANNELS: usize = 256;
 
 /// `taps` is `[kernel][channels]`.
 pub(crate) fn conv_silu(
@@ -34,8 +32,9 @@ pub(crate) fn conv_silu(
         let accepted = segment.accepted.min(frame.cache.pending[index].0);
         let record = Disjoint::new(&mut frame.cache.slots.floats_mut()[range]);
         let rows = segment.rows.clone();
-        exec.each(channels.div_ceil(CHANNELS), 4 * CHANNELS * rows.len(), &|task, _| {
-            let columns = task * CHANNELS..channels.min((task + 1) * CHANNELS);
+        let width = channels.div_ceil(2 * exec.pool.threads()).next_multiple_of(CHANNELS);
+        exec.each(channels.div_ceil(width), 4 * width * rows.len(), &|task, _| {
+            let columns = task * width..channels.min((task + 1) * width);
             let part = |row: usize| row + columns.start..row + columns.end;
             let window = |j: usize| part(shape.window().start + j * channels);
             // SAFETY: each piece of the columns is one task, which holds one of these at a time.

@@ -183,7 +183,7 @@ fn sampling_options_reach_the_answers() {
 }
 
 #[test]
-fn bad_input_is_said_before_a_model_is_loaded() {
+fn bad_input_is_said_before_anything_is_measured() {
     let (text, empty) = (File::of("t.txt", TEXT), File::of("empty.txt", "\n<|endoftext|>\n"));
     let bad = File::of("bad.jsonl", "{\"kind\": \"sums\", \"messages\": [], \"expect\": {}}\n");
     let eval = |args: &[&str]| onebit(&[&["eval", "seedling"], args].concat()).run();
@@ -197,6 +197,10 @@ fn bad_input_is_said_before_a_model_is_loaded() {
     eval(&["--text", text.arg(), "--temperature", "-1"]).fails(2, &["temperature"]);
     eval(&["--tasks", bad.arg()]).fails(1, &["bad.jsonl, line 1", "`messages` is empty"]);
     eval(&["--tasks", empty.arg()]).fails(1, &["empty.txt, line 2", "wanted one JSON object a line"]);
+    let tasks = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/training/heldout/sums.jsonl");
+    onebit(&["eval", arg(&golden("qwen3_1bit_untied")), "--tasks", arg(&tasks)])
+        .run()
+        .fails(1, &["qwen3_1bit_untied has no chat template", "--tasks"]);
 }
 
 #[test]

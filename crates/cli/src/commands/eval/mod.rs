@@ -36,6 +36,12 @@ pub fn run(args: &EvalArgs) -> Result<()> {
 
     let wishes = Wishes { checkpoints: 0, quiet: false };
     let mut session = Session::open(args.model.name().as_deref(), &args.run, wishes)?;
+    if !tasks.is_empty() && session.text.template.is_none() {
+        bail!(
+            "{} has no chat template, and --tasks asks through one; name a model that chats, or use --text",
+            session.name
+        );
+    }
     let context = session.plan.context;
     let window = args.window.unwrap_or(WINDOW.min(context));
     if window > context {

@@ -19,10 +19,6 @@ const GROUP: usize = 6;
 /// Keys of a pass are a divisor of this.
 const KEYS: usize = 8;
 
-/// Bytes of head vectors that are worked on at once, by columns: half of a small first-level cache, since the strides
-/// are powers of two and fall on few of its sets.
-const TILE: usize = 16 * 1024;
-
 /// Bytes of a cache line.
 const LINE: usize = 64;
 
@@ -49,18 +45,13 @@ pub(crate) struct Queries<'a> {
     pub out: &'a mut [f32],
     /// `[query][PAGE_ROWS]`.
     pub scores: &'a mut [f32],
-    /// `tile_rows(dim)` widened head vectors.
-    pub tile: &'a mut [u8],
+    /// `PAGE_ROWS` widened head vectors.
+    pub wide: &'a mut [u8],
 }
 
 /// The dimension in whole blocks.
 pub(crate) fn padded(dim: usize) -> usize {
     dim.next_multiple_of(BLOCK)
-}
-
-/// Head vectors that are widened at once.
-pub(crate) fn tile_rows(dim: usize) -> usize {
-    (TILE / 4 / padded(dim) / KEYS * KEYS).clamp(KEYS, PAGE_ROWS)
 }
 
 #[inline(always)]
@@ -81,35 +72,24 @@ pub(crate) fn attend_page<V: Vector>(page: &Page<'_>, q: &mut Queries<'_>) {
 fn attend_stored<V: Vector, S: Stored<N>, const N: usize>(page: &Page<'_>, q: &mut Queries<'_>) {
     let rows = most(q.seen);
     let used = rows * page.values.len() / PAGE_ROWS;
-    score::<V, S, N>(q, page.keys.as_chunks().0, 0..rows, &page.values[..used]);
+    score::<V, S, N>(q, page.keys.as_chunks().0, &page.values[..used]);
     soften::<V>(q);
-    let (blocks, values) = (page.dim / BLOCK, page.values.as_chunks().0);
-    let step = (TILE / (blocks * N)).clamp(1, PAGE_ROWS);
-    for first in (0..rows).step_by(step) {
-        let tile = first..rows.min(first + step);
-        let ahead = page.next.len() * tile.start / rows..page.next.len() * tile.end / rows;
-        add::<V, S, N>(q, &values[first * blocks..], tile, &page.next[ahead]);
-    }
+    // Strips of columns read a line twice, so the lines of a strip must stay in the first-level cache meanwhile. Rows
+    // whose length is a power of two fall on few of its sets: half of a small cache holds them.
+    let tile = (16 * 1024 / page.format.head_bytes(page.dim)).next_power_of_two();
+    add::<V, S, N>(q, page.values.as_chunks().0, tile, page.next);
 }
 
 #[inline(always)]
 fn attend_widened<V: Vector>(page: &Page<'_>, q: &mut Queries<'_>) {
-    let (rows, step) = (most(q.seen), tile_rows(page.dim));
-    for first in (0..rows).step_by(step) {
-        let tile = first..rows.min(first + step);
-        widen::<V>(page, page.keys, &tile, q.tile);
-        let blocks = std::mem::take(&mut q.tile);
-        score::<V, F32, WIDE>(q, blocks.as_chunks().0, tile, &[]);
-        q.tile = blocks;
-    }
+    let rows = most(q.seen);
+    let wide = std::mem::take(&mut q.wide);
+    widen::<V>(page, page.keys, rows, wide);
+    score::<V, F32, WIDE>(q, wide.as_chunks().0, &[]);
     soften::<V>(q);
-    for first in (0..rows).step_by(step) {
-        let tile = first..rows.min(first + step);
-        widen::<V>(page, page.values, &tile, q.tile);
-        let blocks = std::mem::take(&mut q.tile);
-        add::<V, F32, WIDE>(q, blocks.as_chunks().0, tile, &[]);
-        q.tile = blocks;
-    }
+    widen::<V>(page, page.values, rows, wide);
+    add::<V, F32, WIDE>(q, wide.as_chunks().0, PAGE_ROWS, &[]);
+    q.wide = wide;
 }
 
 fn most(seen: &[usize]) -> usize {
@@ -117,10 +97,9 @@ fn most(seen: &[usize]) -> usize {
 }
 
 #[inline(always)]
-fn widen<V: Vector>(page: &Page<'_>, stored: &[u8], rows: &Range<usize>, tile: &mut [u8]) {
-    let stride = page.format.head_bytes(page.dim);
-    let stored = stored[rows.start * stride..rows.end * stride].chunks_exact(stride);
-    for (bytes, to) in stored.zip(tile.chunks_exact_mut(4 * padded(page.dim))) {
+fn widen<V: Vector>(page: &Page<'_>, stored: &[u8], rows: usize, wide: &mut [u8]) {
+    let stored = stored.chunks_exact(page.format.head_bytes(page.dim)).take(rows);
+    for (bytes, to) in stored.zip(wide.chunks_exact_mut(4 * padded(page.dim))) {
         kv::load::<V>(page.format, bytes, to);
     }
 }
@@ -134,19 +113,18 @@ fn prefetch<V: Vector>(bytes: &[u8], i: usize, n: usize) {
     }
 }
 
-/// The scores of every query over these rows, whose keys start at the first block; `ahead` is what comes next.
+/// The scores of every query; `ahead` is what comes next.
 #[inline(always)]
 fn score<V: Vector, S: Stored<N>, const N: usize>(
     q: &mut Queries<'_>,
     keys: &[[u8; N]],
-    rows: Range<usize>,
     ahead: &[u8],
 ) {
     let mut at = 0;
-    score_groups::<V, S, N, GROUP, 2>(q, &mut at, keys, &rows, ahead);
-    score_groups::<V, S, N, 4, 2>(q, &mut at, keys, &rows, ahead);
-    score_groups::<V, S, N, 2, 4>(q, &mut at, keys, &rows, ahead);
-    score_groups::<V, S, N, 1, KEYS>(q, &mut at, keys, &rows, ahead);
+    score_groups::<V, S, N, GROUP, 2>(q, &mut at, keys, ahead);
+    score_groups::<V, S, N, 4, 2>(q, &mut at, keys, ahead);
+    score_groups::<V, S, N, 2, 4>(q, &mut at, keys, ahead);
+    score_groups::<V, S, N, 1, KEYS>(q, &mut at, keys, ahead);
 }
 
 /// `Q` queries at a time from `at` on, with `K` keys a pass.
@@ -155,7 +133,6 @@ fn score_groups<V: Vector, S: Stored<N>, const N: usize, const Q: usize, const K
     q: &mut Queries<'_>,
     at: &mut usize,
     keys: &[[u8; N]],
-    rows: &Range<usize>,
     ahead: &[u8],
 ) {
     let width = q.queries.len() / q.seen.len();
@@ -163,14 +140,14 @@ fn score_groups<V: Vector, S: Stored<N>, const N: usize, const Q: usize, const K
         let group = *at..*at + Q;
         *at += Q;
         // Rows that only some of the group see get a score too, which is overwritten.
-        let end = most(&q.seen[group.clone()]).min(rows.end);
+        let end = most(&q.seen[group.clone()]);
         let queries = &q.queries[group.start * width..group.end * width];
         let scores = &mut q.scores[group.start * PAGE_ROWS..group.end * PAGE_ROWS];
-        for first in (rows.start..end).step_by(K) {
+        for first in (0..end).step_by(K) {
             if group.start == 0 && !ahead.is_empty() {
                 prefetch::<V>(ahead, first / K, end.div_ceil(K));
             }
-            dots::<V, S, N, Q, K>(queries, &keys[(first - rows.start) * (width / BLOCK)..], scores, first);
+            dots::<V, S, N, Q, K>(queries, &keys[first * (width / BLOCK)..], scores, first);
         }
     }
 }
@@ -243,7 +220,7 @@ fn soften<V: Vector>(q: &mut Queries<'_>) {
         let top = top.top();
         let mut total = V::zero();
         for s in scores {
-            let p = V::load(s).sub(V::splat(top)).exp();
+            let p = V::load(s).sub(V::splat(top)).exp_weight();
             total = total.add(p);
             p.store(s);
         }
@@ -258,19 +235,19 @@ fn soften<V: Vector>(q: &mut Queries<'_>) {
     }
 }
 
-/// Adds these rows' values, which start at the first block, to the outputs of the queries that see them.
+/// Adds the weighted values, `tile` rows at a time, to the outputs of the queries that see them.
 #[inline(always)]
 fn add<V: Vector, S: Stored<N>, const N: usize>(
     q: &mut Queries<'_>,
     values: &[[u8; N]],
-    rows: Range<usize>,
+    tile: usize,
     ahead: &[u8],
 ) {
     let mut at = 0;
-    add_groups::<V, S, N, GROUP>(q, &mut at, values, &rows, ahead);
-    add_groups::<V, S, N, 4>(q, &mut at, values, &rows, ahead);
-    add_groups::<V, S, N, 2>(q, &mut at, values, &rows, ahead);
-    add_groups::<V, S, N, 1>(q, &mut at, values, &rows, ahead);
+    add_groups::<V, S, N, GROUP>(q, &mut at, values, (tile, ahead));
+    add_groups::<V, S, N, 4>(q, &mut at, values, (tile, ahead));
+    add_groups::<V, S, N, 2>(q, &mut at, values, (tile, ahead));
+    add_groups::<V, S, N, 1>(q, &mut at, values, (tile, ahead));
 }
 
 #[inline(always)]
@@ -278,8 +255,7 @@ fn add_groups<V: Vector, S: Stored<N>, const N: usize, const Q: usize>(
     q: &mut Queries<'_>,
     at: &mut usize,
     values: &[[u8; N]],
-    rows: &Range<usize>,
-    ahead: &[u8],
+    (tile, ahead): (usize, &[u8]),
 ) {
     let width = q.queries.len() / q.seen.len();
     while q.seen.len() - *at >= Q {
@@ -289,20 +265,24 @@ fn add_groups<V: Vector, S: Stored<N>, const N: usize, const Q: usize>(
         let out = &mut q.out[group.start * width..group.end * width];
         let weights = &q.scores[group.start * PAGE_ROWS..group.end * PAGE_ROWS];
         // What all of them see, then the rest of each: adding zero times an unseen value could add NaN.
-        let shared = rows.start..seen.iter().copied().min().unwrap_or(0).clamp(rows.start, rows.end);
+        let shared = 0..seen.iter().copied().min().unwrap_or(0);
         let ahead = if group.start == 0 { ahead } else { &[] };
-        weighted::<V, S, N, Q>(out, weights, values, shared.clone(), ahead);
+        for first in (0..shared.end).step_by(tile) {
+            let rows = first..shared.end.min(first + tile);
+            let ahead = &ahead[ahead.len() * rows.start / shared.end..ahead.len() * rows.end / shared.end];
+            weighted::<V, S, N, Q>(out, weights, &values[first * (width / BLOCK)..], rows, ahead);
+        }
         let each = out.chunks_exact_mut(width).zip(weights.chunks_exact(PAGE_ROWS)).zip(seen);
         for ((out, weights), seen) in each {
-            let rest = shared.end..rows.end.min(*seen);
+            let rest = shared.end..*seen;
             if !rest.is_empty() {
-                weighted::<V, S, N, 1>(out, weights, &values[shared.len() * (width / BLOCK)..], rest, &[]);
+                weighted::<V, S, N, 1>(out, weights, &values[rest.start * (width / BLOCK)..], rest, &[]);
             }
         }
     }
 }
 
-/// `out += sum weight value` over some rows.
+/// `out += sum weight value` over some rows, which start at the first block.
 #[inline(always)]
 fn weighted<V: Vector, S: Stored<N>, const N: usize, const Q: usize>(
     out: &mut [f32],

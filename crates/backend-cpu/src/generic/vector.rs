@@ -82,24 +82,36 @@ pub(crate) trait Vector: Copy {
         self.to_array().into_iter().fold(f32::NEG_INFINITY, f32::max)
     }
 
-    /// `e^self` within 2 units in the last place, from 0 through the subnormal numbers to infinity.
+    /// `n` and `e` so that `e^self = 2^n e`, for magnitudes up to 104.
     ///
     /// Cody-Waite reduction by ln 2 in two parts, then the minimax polynomial of Cephes' `expf`.
     #[inline(always)]
-    fn exp(self) -> Self {
-        // In this order NaN passes through both bounds.
-        let x = Self::splat(-104.0).max(Self::splat(104.0).min(self));
-        let n = x.mul(Self::splat(std::f32::consts::LOG2_E)).round();
-        let r = n.mul_add(Self::splat(-0.693_359_4), x);
+    fn exp_parts(self) -> (Self, Self) {
+        let n = self.mul(Self::splat(std::f32::consts::LOG2_E)).round();
+        let r = n.mul_add(Self::splat(-0.693_359_4), self);
         let r = n.mul_add(Self::splat(2.121_944_4e-4), r);
         let mut p = Self::splat(1.987_569_1e-4);
         for c in [1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 0.5] {
             p = p.mul_add(r, Self::splat(c));
         }
+        (n, p.mul_add(r.mul(r), r.add(Self::splat(1.0))))
+    }
+
+    /// `e^self` within 2 units in the last place, from 0 through the subnormal numbers to infinity.
+    #[inline(always)]
+    fn exp(self) -> Self {
+        // In this order NaN passes through both bounds.
+        let (n, e) = Self::splat(-104.0).max(Self::splat(104.0).min(self)).exp_parts();
         // 2^n in two factors, since n reaches beyond the exponents of normal numbers on both sides.
         let half = n.mul(Self::splat(0.5)).round();
-        let e = p.mul_add(r.mul(r), r.add(Self::splat(1.0)));
         e.mul(half.exp2_integer()).mul(n.sub(half).exp2_integer())
+    }
+
+    /// `e^self` for numbers up to 0, with all below -87 taken for -87: a weight of 10^-38 beside one of 1.
+    #[inline(always)]
+    fn exp_weight(self) -> Self {
+        let (n, e) = Self::splat(-87.0).max(self).exp_parts();
+        e.mul(n.exp2_integer())
     }
 
     /// `1 / (1 + e^-self)`.
@@ -235,6 +247,11 @@ mod tests {
             assert_eq!(Array::splat(x).exp().to_array()[0], want);
         }
         assert!(Array::splat(f32::NAN).exp().to_array()[0].is_nan());
+        for x in [0.0, -0.3, -17.0, -86.9, -87.0] {
+            assert_eq!(Array::splat(x).exp_weight().to_array()[0], Array::splat(x).exp().to_array()[0]);
+        }
+        assert!(Array::splat(f32::NEG_INFINITY).exp_weight().to_array()[0] < 1.7e-38);
+        assert!(Array::splat(f32::NAN).exp_weight().to_array()[0].is_nan());
     }
 
     #[test]

@@ -6,7 +6,7 @@
 use super::{Frame, Input, Output, PerWorker};
 use crate::cache::{page_head, page_head_bytes};
 use crate::generic::Kernels;
-use crate::generic::attention::{Page, Queries, padded, tile_rows};
+use crate::generic::attention::{Page, Queries, padded};
 use crate::memory::{Carve, Disjoint, carved_bytes};
 use onebit_ops::{KvSpec, PAGE_ROWS, Segment, Tensor, View};
 use std::ops::Range;
@@ -49,7 +49,7 @@ pub(crate) fn scratch(rows: usize, context: usize, q: View, k: View) -> (usize, 
     let worker = 2 * outputs
         + carved_bytes::<f32>(queries * padded(q.dim))
         + carved_bytes::<f32>(queries * PAGE_ROWS)
-        + carved_bytes::<u8>(tile_rows(q.dim) * padded(q.dim) * size_of::<f32>())
+        + carved_bytes::<u8>(PAGE_ROWS * padded(q.dim) * size_of::<f32>())
         + carved_bytes::<usize>(queries);
     let parts = k.heads * stretches(context);
     (parts * outputs, worker)
@@ -234,7 +234,7 @@ impl Step<'_> {
             queries: carve.take(count * self.width),
             seen: carve.take(count),
             scores: carve.take(count * PAGE_ROWS),
-            tile: carve.take(tile_rows(dim) * self.width * size_of::<f32>()),
+            wide: carve.take(PAGE_ROWS * self.width * size_of::<f32>()),
             state: sums.state,
             out: sums.out,
         };

@@ -115,11 +115,7 @@ fn prefetch<V: Vector>(bytes: &[u8], i: usize, n: usize) {
 
 /// The scores of every query; `ahead` is what comes next.
 #[inline(always)]
-fn score<V: Vector, S: Stored<N>, const N: usize>(
-    q: &mut Queries<'_>,
-    keys: &[[u8; N]],
-    ahead: &[u8],
-) {
+fn score<V: Vector, S: Stored<N>, const N: usize>(q: &mut Queries<'_>, keys: &[[u8; N]], ahead: &[u8]) {
     let mut at = 0;
     score_groups::<V, S, N, GROUP, 2>(q, &mut at, keys, ahead);
     score_groups::<V, S, N, 4, 2>(q, &mut at, keys, ahead);
@@ -237,12 +233,7 @@ fn soften<V: Vector>(q: &mut Queries<'_>) {
 
 /// Adds the weighted values, `tile` rows at a time, to the outputs of the queries that see them.
 #[inline(always)]
-fn add<V: Vector, S: Stored<N>, const N: usize>(
-    q: &mut Queries<'_>,
-    values: &[[u8; N]],
-    tile: usize,
-    ahead: &[u8],
-) {
+fn add<V: Vector, S: Stored<N>, const N: usize>(q: &mut Queries<'_>, values: &[[u8; N]], tile: usize, ahead: &[u8]) {
     let mut at = 0;
     add_groups::<V, S, N, GROUP>(q, &mut at, values, (tile, ahead));
     add_groups::<V, S, N, 4>(q, &mut at, values, (tile, ahead));

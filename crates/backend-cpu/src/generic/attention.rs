@@ -29,6 +29,8 @@ pub(crate) struct Page<'a> {
     /// `PAGE_ROWS` stored head vectors.
     pub keys: &'a [u8],
     pub values: &'a [u8],
+    /// Nobody has fetched the keys ahead.
+    pub cold: bool,
     /// Keys that will be wanted after this page.
     pub next: &'a [u8],
 }
@@ -70,13 +72,16 @@ pub(crate) fn attend_page<V: Vector>(page: &Page<'_>, q: &mut Queries<'_>) {
 /// Whole blocks of each head vector, straight from the page.
 #[inline(always)]
 fn attend_stored<V: Vector, S: Stored<N>, const N: usize>(page: &Page<'_>, q: &mut Queries<'_>) {
-    let rows = most(q.seen);
-    let used = rows * page.values.len() / PAGE_ROWS;
+    let stride = page.format.head_bytes(page.dim);
+    let used = most(q.seen) * stride;
+    if page.cold {
+        prefetch::<V>(&page.keys[..used], 0, 1);
+    }
     score::<V, S, N>(q, page.keys.as_chunks().0, &page.values[..used]);
     soften::<V>(q);
     // Strips of columns read a line twice, so the lines of a strip must stay in the first-level cache meanwhile. Rows
     // whose length is a power of two fall on few of its sets: half of a small cache holds them.
-    let tile = (16 * 1024 / page.format.head_bytes(page.dim)).next_power_of_two();
+    let tile = (16 * 1024 / stride).next_power_of_two();
     add::<V, S, N>(q, page.values.as_chunks().0, tile, page.next);
 }
 
@@ -115,11 +120,7 @@ fn prefetch<V: Vector>(bytes: &[u8], i: usize, n: usize) {
 
 /// The scores of every query; `ahead` is what comes next.
 #[inline(always)]
-fn score<V: Vector, S: Stored<N>, const N: usize>(
-    q: &mut Queries<'_>,
-    keys: &[[u8; N]],
-    ahead: &[u8],
-) {
+fn score<V: Vector, S: Stored<N>, const N: usize>(q: &mut Queries<'_>, keys: &[[u8; N]], ahead: &[u8]) {
     let mut at = 0;
     score_groups::<V, S, N, GROUP, 2>(q, &mut at, keys, ahead);
     score_groups::<V, S, N, 4, 2>(q, &mut at, keys, ahead);
@@ -237,12 +238,7 @@ fn soften<V: Vector>(q: &mut Queries<'_>) {
 
 /// Adds the weighted values, `tile` rows at a time, to the outputs of the queries that see them.
 #[inline(always)]
-fn add<V: Vector, S: Stored<N>, const N: usize>(
-    q: &mut Queries<'_>,
-    values: &[[u8; N]],
-    tile: usize,
-    ahead: &[u8],
-) {
+fn add<V: Vector, S: Stored<N>, const N: usize>(q: &mut Queries<'_>, values: &[[u8; N]], tile: usize, ahead: &[u8]) {
     let mut at = 0;
     add_groups::<V, S, N, GROUP>(q, &mut at, values, (tile, ahead));
     add_groups::<V, S, N, 4>(q, &mut at, values, (tile, ahead));

@@ -29,6 +29,8 @@ pub(crate) struct Page<'a> {
     /// `PAGE_ROWS` stored head vectors.
     pub keys: &'a [u8],
     pub values: &'a [u8],
+    /// Nobody has fetched the keys ahead.
+    pub cold: bool,
     /// Keys that will be wanted after this page.
     pub next: &'a [u8],
 }
@@ -70,13 +72,16 @@ pub(crate) fn attend_page<V: Vector>(page: &Page<'_>, q: &mut Queries<'_>) {
 /// Whole blocks of each head vector, straight from the page.
 #[inline(always)]
 fn attend_stored<V: Vector, S: Stored<N>, const N: usize>(page: &Page<'_>, q: &mut Queries<'_>) {
-    let rows = most(q.seen);
-    let used = rows * page.values.len() / PAGE_ROWS;
+    let stride = page.format.head_bytes(page.dim);
+    let used = most(q.seen) * stride;
+    if page.cold {
+        prefetch::<V>(&page.keys[..used], 0, 1);
+    }
     score::<V, S, N>(q, page.keys.as_chunks().0, &page.values[..used]);
     soften::<V>(q);
     // Strips of columns read a line twice, so the lines of a strip must stay in the first-level cache meanwhile. Rows
     // whose length is a power of two fall on few of its sets: half of a small cache holds them.
-    let tile = (16 * 1024 / page.format.head_bytes(page.dim)).next_power_of_two();
+    let tile = (16 * 1024 / stride).next_power_of_two();
     add::<V, S, N>(q, page.values.as_chunks().0, tile, page.next);
 }
 

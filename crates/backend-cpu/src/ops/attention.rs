@@ -271,6 +271,7 @@ impl Step<'_> {
                 dim: self.spec.dim,
                 keys: stored(0, *page),
                 values: stored(1, *page),
+                cold: p == 0,
                 next: pages.get(p + 1).map_or(&[], |next| stored(0, *next)),
             };
             (self.kernels.attend_page)(&page, queries);

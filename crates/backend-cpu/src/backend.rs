@@ -2,19 +2,20 @@
 
 use crate::cache::Memory;
 use crate::dispatch::Tier;
-use crate::layout::Packed;
-use crate::memory::Arena;
+use crate::layout::{Packed, Segment, VERSION};
+use crate::memory::{ALIGN, Arena, Bytes};
 use crate::plan::{Prepared, Workspace};
-use crate::repack::{Target, repack, target};
+use crate::repack::{Target, repack, segment_bytes, symmetry, target};
 use crate::threads::{Pool, default_threads};
 use onebit_ops::{
-    Activations, Backend, Cache, CacheSpec, Caps, FormatSupport, Fusions, KvFormat, OpError, Plan, PlanOptions,
-    Program, SlotState, StepInputs, StepOutput, Ticket, UploadOptions, Vector, Weight, WeightInfo,
+    Activations, Backend, Cache, CacheSpec, Caps, FormatSupport, Fusions, KvFormat, OpError, PIECE_ALIGN, Plan,
+    PlanOptions, Program, Resident, SharedBytes, SlotState, StepInputs, StepOutput, Table, Ticket, UploadOptions,
+    Vector, Weight, WeightInfo,
 };
-use onebit_quant::{Format, Matrix};
+use onebit_quant::{Format, Matrix, Symmetry};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// Wishes of whoever makes the backend.
 #[derive(Debug, Clone, Copy, Default)]
@@ -31,6 +32,8 @@ pub struct CpuBackend {
     tier: Tier,
     pool: Pool,
     arena: Mutex<Arena>,
+    /// Where the last step worked.
+    last: Mutex<Weak<Mutex<Workspace>>>,
     next_ticket: AtomicU64,
     done: Mutex<HashMap<Ticket, StepOutput>>,
 }
@@ -38,7 +41,7 @@ pub struct CpuBackend {
 /// The payload of a plan.
 struct CpuPlan {
     prepared: Prepared,
-    space: Mutex<Workspace>,
+    space: Arc<Mutex<Workspace>>,
 }
 
 /// The payload of a cache.
@@ -52,6 +55,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 fn memory(cache: &Cache) -> Result<MutexGuard<'_, Memory>, OpError> {
     Ok(lock(&cache.payload::<CpuCache>().ok_or(OpError::ForeignHandle("a cache"))?.0))
 }
+
+// Kernels read whole vectors of a kept weight as of any other.
+const _: () = assert!(PIECE_ALIGN.is_multiple_of(ALIGN));
 
 impl CpuBackend {
     /// A backend with its threads.
@@ -86,9 +92,65 @@ impl CpuBackend {
             tier,
             pool,
             arena: Mutex::default(),
+            last: Mutex::default(),
             next_ticket: AtomicU64::new(0),
             done: Mutex::default(),
         })
+    }
+
+    /// A weight whose segments `segment` makes, of the parts that share a layout, what they become, and the first row.
+    fn assemble(
+        &self,
+        name: &str,
+        parts: &[Matrix<'_>],
+        symmetry: Vec<Symmetry>,
+        mut segment: impl FnMut(&[&Matrix<'_>], Target, usize) -> Result<Segment, OpError>,
+    ) -> Result<Weight, OpError> {
+        let wrong = |what: String, wanted: String, got: String| OpError::Shape { op: "upload", what, wanted, got };
+        let Some(first) = parts.first() else {
+            return Err(wrong(name.to_owned(), "one part or more".to_owned(), "none".to_owned()));
+        };
+        let (mut ranges, mut rows, mut shed_bytes) = (Vec::new(), 0, 0);
+        // Neighbours with the same layout become one segment.
+        let mut runs: Vec<(usize, Vec<&Matrix<'_>>, Target)> = Vec::new();
+        for (part, symmetry) in parts.iter().zip(&symmetry) {
+            if part.cols != first.cols {
+                let what = format!("columns of `{name}`");
+                return Err(wrong(what, first.cols.to_string(), part.cols.to_string()));
+            }
+            let mut target = target(part, self.tier.kernels(), symmetry.clone());
+            shed_bytes += target.shed_bytes;
+            match runs.last_mut().filter(|(_, _, last)| (last.layout, last.reading) == (target.layout, target.reading))
+            {
+                Some((start, members, last)) => {
+                    target.sparse.iter_mut().for_each(|r| r.row += rows - *start);
+                    last.sparse.append(&mut target.sparse);
+                    members.push(part);
+                }
+                None => runs.push((rows, vec![part], target)),
+            }
+            ranges.push(rows..rows + part.rows);
+            rows += part.rows;
+        }
+        let mut kernels: Vec<String> = Vec::new();
+        let mut segments = Vec::new();
+        for (start, members, target) in runs {
+            let kernel = format!("{}/{}", target.layout.name(), self.tier.name());
+            if !kernels.contains(&kernel) {
+                kernels.push(kernel);
+            }
+            segments.push(segment(&members, target, start)?);
+        }
+        let info = WeightInfo {
+            name: name.to_owned(),
+            rows,
+            cols: first.cols,
+            parts: ranges,
+            kernel: kernels.join("+"),
+            resident_bytes: segments.iter().map(|s| s.data.bytes().len() as u64).sum(),
+            shed_bytes,
+        };
+        Ok(Weight::new(info, Box::new(Packed { segments, symmetry, table: None })))
     }
 
     /// The kernels in use.
@@ -131,51 +193,60 @@ impl Backend for CpuBackend {
     }
 
     fn upload(&self, name: &str, parts: &[Matrix<'_>], options: UploadOptions) -> Result<Weight, OpError> {
-        let wrong = |what: String, wanted: String, got: String| OpError::Shape { op: "upload", what, wanted, got };
-        let Some(first) = parts.first() else {
-            return Err(wrong(name.to_owned(), "one part or more".to_owned(), "none".to_owned()));
+        let found = |part: &Matrix<'_>| {
+            if options.keep_biases { Symmetry::Affine } else { symmetry(&self.pool, part) }
         };
-        let (mut ranges, mut rows, mut shed_bytes) = (Vec::new(), 0, 0);
-        // Neighbours with the same layout become one segment.
-        let mut runs: Vec<(usize, Vec<&Matrix<'_>>, Target)> = Vec::new();
-        for part in parts {
-            if part.cols != first.cols {
-                let what = format!("columns of `{name}`");
-                return Err(wrong(what, first.cols.to_string(), part.cols.to_string()));
-            }
-            let mut target = target(&self.pool, part, self.tier.kernels(), options.keep_biases);
-            shed_bytes += target.shed_bytes;
-            match runs.last_mut().filter(|(_, _, last)| (last.layout, last.reading) == (target.layout, target.reading))
-            {
-                Some((start, members, last)) => {
-                    target.sparse.iter_mut().for_each(|r| r.row += rows - *start);
-                    last.sparse.append(&mut target.sparse);
-                    members.push(part);
-                }
-                None => runs.push((rows, vec![part], target)),
-            }
-            ranges.push(rows..rows + part.rows);
-            rows += part.rows;
+        self.assemble(name, parts, parts.iter().map(found).collect(), |parts, target, first_row| {
+            repack(&self.pool, &mut lock(&self.arena), name, parts, target, first_row)
+        })
+    }
+
+    fn layout(&self) -> Option<String> {
+        let kernels = self.tier.kernels();
+        let places = [kernels.bits1_order, kernels.bits2_order]
+            .into_iter()
+            .flat_map(|order| std::iter::once(order.unit as u64).chain(order.position.map(u64::from)))
+            .fold(0u64, |hash, n| hash.wrapping_mul(257).wrapping_add(n + 1));
+        Some(format!("cpu-{}-{VERSION}-{places:016x}", self.tier.name()))
+    }
+
+    fn resident<'a>(&self, weight: &'a Weight) -> Option<Resident<Vec<&'a [u8]>>> {
+        let packed: &Packed = weight.payload()?;
+        let data = packed.segments.iter().map(|s| s.data.bytes()).collect();
+        packed.table.is_none().then(|| Resident { symmetry: packed.symmetry.clone(), data })
+    }
+
+    fn restore(&self, name: &str, parts: &[Matrix<'_>], kept: Resident<SharedBytes>) -> Result<Weight, OpError> {
+        let fail = |why: String| OpError::Kept { weight: name.to_owned(), why };
+        if kept.symmetry.len() != parts.len() {
+            return Err(fail(format!("it has {} parts, wanted {}", kept.symmetry.len(), parts.len())));
         }
-        let mut kernels: Vec<String> = Vec::new();
-        let mut segments = Vec::new();
-        for (start, members, target) in runs {
-            let kernel = format!("{}/{}", target.layout.name(), self.tier.name());
-            if !kernels.contains(&kernel) {
-                kernels.push(kernel);
+        let mut next: usize = 0;
+        self.assemble(name, parts, kept.symmetry, |parts, target, first_row| {
+            let rows: usize = parts.iter().map(|p| p.rows).sum();
+            let (start, end) = (next, next.saturating_add(segment_bytes(&target.layout, rows)));
+            let data = kept.data.slice(start..end).filter(|data| (data.as_ptr() as usize).is_multiple_of(PIECE_ALIGN));
+            let data = data.ok_or_else(|| fail(format!("it has {} bytes, wanted {end}", kept.data.len())))?;
+            next = end.next_multiple_of(PIECE_ALIGN);
+            let Target { layout, sparse, .. } = target;
+            if sparse.iter().any(|r| r.row >= rows || r.group >= layout.groups()) {
+                return Err(fail("a rounded offset lies outside".to_owned()));
             }
-            segments.push(repack(&self.pool, &mut lock(&self.arena), name, &members, target, start)?);
-        }
+            Ok(Segment { rows: first_row..first_row + rows, layout, data: Bytes::File(data), sparse })
+        })
+    }
+
+    fn upload_table(&self, name: &str, table: Table) -> Result<Weight, OpError> {
         let info = WeightInfo {
             name: name.to_owned(),
-            rows,
-            cols: first.cols,
-            parts: ranges,
-            kernel: kernels.join("+"),
-            resident_bytes: segments.iter().map(|s| s.data.len() as u64).sum(),
-            shed_bytes,
+            rows: table.rows,
+            cols: table.cols,
+            parts: std::iter::once(0..table.rows).collect(),
+            kernel: "file rows".to_owned(),
+            resident_bytes: table.matrix().bytes() as u64,
+            shed_bytes: 0,
         };
-        Ok(Weight::new(info, Box::new(Packed { segments })))
+        Ok(Weight::new(info, Box::new(Packed { segments: Vec::new(), symmetry: Vec::new(), table: Some(table) })))
     }
 
     fn upload_vector(&self, values: &[f32]) -> Result<Vector, OpError> {
@@ -201,13 +272,18 @@ impl Backend for CpuBackend {
     fn compile(&self, program: Program, cache: &Cache, options: PlanOptions) -> Result<Plan, OpError> {
         drop(memory(cache)?);
         let prepared = Prepared::new(program.lower(self.fusions()), cache.clone(), options.profile)?;
-        let space = Mutex::new(prepared.workspace(self.tier, self.pool.threads())?);
+        let space = Arc::new(Mutex::new(prepared.workspace(self.tier, self.pool.threads())?));
         Ok(Plan::new(Box::new(CpuPlan { prepared, space })))
     }
 
     fn run(&self, plan: &Plan, inputs: StepInputs) -> Result<Ticket, OpError> {
         let CpuPlan { prepared, space } = plan.payload().ok_or(OpError::ForeignHandle("a plan"))?;
         inputs.check(&prepared.program, prepared.cache.spec(), prepared.vocab)?;
+        // A prompt's temporaries are not kept while its answer is written.
+        let last = std::mem::replace(&mut *lock(&self.last), Arc::downgrade(space)).upgrade();
+        if let Some(last) = last.filter(|last| !Arc::ptr_eq(last, space)) {
+            lock(&last).give_back();
+        }
         let mut space = lock(space);
         let mut memory = memory(&prepared.cache)?;
         prepared.check_accepted(&memory, &inputs)?;

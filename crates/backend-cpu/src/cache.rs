@@ -62,10 +62,10 @@ impl Memory {
         let kv_bytes = 2 * spec.kv.layers * spec.kv.pages * spec.kv.heads * page_head_bytes(&spec.kv);
         let records = spec.state.map_or(0, |s| s.slots * s.layers);
         let slot_bytes = spec.state.map_or(0, |s| records * SlotShape(s).len() * size_of::<f32>());
-        let slots = Buffer::zeroed(slot_bytes, "the state slots")?;
+        let mut slots = Buffer::zeroed(slot_bytes, "the state slots")?;
         // A slot is used as a whole, so nothing is touched too early by that.
         slots.prefer_large_pages();
-        let kv = Buffer::zeroed(kv_bytes, "the key/value pages")?;
+        let mut kv = Buffer::zeroed(kv_bytes, "the key/value pages")?;
         kv.prefer_large_pages();
         Ok(Memory { spec, kv, slots, pending: vec![(0, 0); records] })
     }

@@ -16,12 +16,17 @@
 //! `code - center` (1 bit: `2 code - 1`, with half the scale) and no bias is kept.
 //! Rows are padded to whole blocks with zero scales.
 
-use crate::memory::Piece;
-use onebit_quant::{ParamType, Residual};
+use crate::memory::Bytes;
+use onebit_ops::Table;
+use onebit_quant::{ParamType, Residual, Symmetry};
 use std::ops::Range;
 
 /// Rows of a block.
 pub(crate) const BLOCK: usize = 32;
+
+/// Counts the changes of what is described here: weights that were kept between runs are of no use after one. The places
+/// of rows have their part in [`Backend::layout`](onebit_ops::Backend::layout) beside.
+pub(crate) const VERSION: u32 = 1;
 
 /// Columns of a dense record, and of an activation group.
 pub(crate) const GROUP: usize = 128;
@@ -150,7 +155,7 @@ pub(crate) struct Segment {
     /// Its rows of the weight.
     pub rows: Range<usize>,
     pub layout: Layout,
-    pub data: Piece,
+    pub data: Bytes,
     /// Residuals of the few groups whose bias was rounded; rows count from the segment's first.
     pub sparse: Vec<Residual>,
 }
@@ -184,4 +189,8 @@ impl Segment {
 /// A weight: segments in row order.
 pub(crate) struct Packed {
     pub segments: Vec<Segment>,
+    /// Of each part.
+    pub symmetry: Vec<Symmetry>,
+    /// In place of segments, rows as the file has them: they can be looked up, not multiplied by.
+    pub table: Option<Table>,
 }

@@ -1,6 +1,6 @@
 //! Memory for weights, caches and temporaries, and the handle through which tasks share it.
 
-use onebit_ops::OpError;
+use onebit_ops::{OpError, SharedBytes};
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -55,17 +55,28 @@ impl Buffer {
     }
 
     /// Asks the system for large pages, which a long stream reads faster.
-    pub(crate) fn prefer_large_pages(&self) {
+    pub(crate) fn prefer_large_pages(&mut self) {
         #[cfg(target_os = "linux")]
-        {
-            const PAGE: usize = 4096;
-            let start = (self.base.as_ptr() as usize + self.skip).next_multiple_of(PAGE);
-            let end = (self.base.as_ptr() as usize + self.layout.size()) / PAGE * PAGE;
-            if end > start {
-                // SAFETY: the whole pages lie inside this buffer, and the advice changes no contents.
-                unsafe { libc::madvise(start as *mut libc::c_void, end - start, libc::MADV_HUGEPAGE) };
-            }
+        self.advise(libc::MADV_HUGEPAGE);
+    }
+
+    /// Gives advice about the whole pages of the usable bytes.
+    #[cfg(target_os = "linux")]
+    fn advise(&mut self, advice: libc::c_int) {
+        const PAGE: usize = 4096;
+        let first = self.base.as_ptr() as usize + self.skip;
+        let (start, end) = (first.next_multiple_of(PAGE), (first + self.len) / PAGE * PAGE);
+        if end > start {
+            // SAFETY: the pages lie inside this buffer, which is borrowed exclusively. Neither advice leaves anything in
+            // them but their bytes or zeros, and advice that is not taken changes nothing.
+            unsafe { libc::madvise(start as *mut libc::c_void, end - start, advice) };
         }
+    }
+
+    /// Gives whole pages back to the system; what they held is lost.
+    pub(crate) fn discard(&mut self) {
+        #[cfg(target_os = "linux")]
+        self.advise(libc::MADV_DONTNEED);
     }
 
     pub(crate) fn bytes(&self) -> &[u8] {
@@ -112,7 +123,7 @@ impl Arena {
         let (buffer, start) = match self.open.take().filter(fits) {
             Some(open) => open,
             None => {
-                let buffer = Buffer::aligned(len.max(STRETCH), LARGE_PAGE, what)?;
+                let mut buffer = Buffer::aligned(len.max(STRETCH), LARGE_PAGE, what)?;
                 buffer.prefer_large_pages();
                 (Arc::new(buffer), 0)
             }
@@ -132,10 +143,6 @@ pub(crate) struct Piece {
 }
 
 impl Piece {
-    pub(crate) fn len(&self) -> usize {
-        self.len
-    }
-
     pub(crate) fn bytes(&self) -> &[u8] {
         // SAFETY: inside the buffer, which lives as long as `self`; pieces do not overlap, so nobody writes here while
         // `self` is borrowed.
@@ -150,6 +157,22 @@ impl Piece {
     fn first(&self) -> *mut u8 {
         // SAFETY: `take` keeps `start + len` within the buffer.
         unsafe { self.buffer.base.as_ptr().add(self.buffer.skip + self.start) }
+    }
+}
+
+/// The bytes of a segment.
+pub(crate) enum Bytes {
+    Own(Piece),
+    /// Of a mapped file, aligned to 64.
+    File(SharedBytes),
+}
+
+impl Bytes {
+    pub(crate) fn bytes(&self) -> &[u8] {
+        match self {
+            Bytes::Own(piece) => piece.bytes(),
+            Bytes::File(bytes) => bytes,
+        }
     }
 }
 
@@ -267,7 +290,7 @@ mod tests {
             .collect();
         for piece in &mut pieces {
             assert_eq!(piece.bytes().as_ptr() as usize % ALIGN, 0);
-            let len = piece.len();
+            let len = piece.bytes().len();
             let ends = [0, len.saturating_sub(1)].map(|i| piece.bytes().get(i).copied().unwrap_or_default());
             assert_eq!(ends, [0, 0], "nobody wrote here before");
             if let [first, .., last] = piece.bytes_mut() {

@@ -42,6 +42,19 @@ pub(crate) struct Workspace {
     angles: Vec<Vec<f32>>,
 }
 
+/// Bytes of a workspace that are not worth giving back: fresh pages cost more than they are worth.
+const SMALL_WORKSPACE: usize = 16 << 20;
+
+impl Workspace {
+    /// Gives large temporaries back to the system until the next step. No step reads what another one left.
+    pub(crate) fn give_back(&mut self) {
+        let buffers = [&mut self.arena, &mut self.scratch, &mut self.worker_scratch];
+        if buffers.iter().map(|b| b.bytes().len()).sum::<usize>() > SMALL_WORKSPACE {
+            buffers.into_iter().for_each(Buffer::discard);
+        }
+    }
+}
+
 impl Prepared {
     pub(crate) fn new(program: Program, cache: Cache, profile: bool) -> Result<Self, OpError> {
         let mut tables: Vec<Arc<RopeTable>> = Vec::new();
@@ -55,7 +68,10 @@ impl Prepared {
                     Extra::None
                 }
                 Op::Linear { weight: w, norm, .. } => {
-                    weight(w)?;
+                    if weight(w)?.table.is_some() {
+                        let (wanted, got) = ("an uploaded weight".to_owned(), "a table to look rows up in".to_owned());
+                        return Err(OpError::Shape { op: "linear", what: w.name().to_owned(), wanted, got });
+                    }
                     norm.as_ref().map(|n| vector(&n.gain)).transpose()?;
                     Extra::None
                 }

@@ -5,7 +5,7 @@ mod ternary;
 
 use crate::generic::Kernels;
 use crate::layout::{BLOCK, Codes, GROUP, Lanes, Layout, PLAIN_ORDER, Segment};
-use crate::memory::{Arena, Disjoint};
+use crate::memory::{Arena, Bytes, Disjoint};
 use crate::threads::Pool;
 use bits::{WORD, Words};
 use onebit_ops::OpError;
@@ -38,7 +38,7 @@ pub(crate) struct Target {
 
 /// The layout of a matrix, by the symmetry rule: a bias that follows from its scale is dropped, a few rounded ones
 /// become a sparse list, anything else is kept.
-pub(crate) fn target(pool: &Pool, matrix: &Matrix<'_>, kernels: &Kernels, keep_biases: bool) -> Target {
+pub(crate) fn target(matrix: &Matrix<'_>, kernels: &Kernels, symmetry: Symmetry) -> Target {
     let format = matrix.format;
     let mut layout = Layout {
         codes: Codes::Bits1,
@@ -72,7 +72,7 @@ pub(crate) fn target(pool: &Pool, matrix: &Matrix<'_>, kernels: &Kernels, keep_b
             layout.scale = scale;
             // Values are 2 code - 1 for one bit, so their scale is half of the code's.
             layout.factor = if bits == 1 { 0.5 } else { 1.0 };
-            match if keep_biases { Symmetry::Affine } else { symmetry(pool, matrix) } {
+            match symmetry {
                 Symmetry::Affine => layout.bias = Some(bias),
                 Symmetry::Exact => shed_bytes = matrix.biases.len() as u64,
                 Symmetry::Rounding(list) => {
@@ -96,7 +96,7 @@ pub(crate) fn target(pool: &Pool, matrix: &Matrix<'_>, kernels: &Kernels, keep_b
 }
 
 /// [`Matrix::symmetry`], found by all threads.
-fn symmetry(pool: &Pool, matrix: &Matrix<'_>) -> Symmetry {
+pub(crate) fn symmetry(pool: &Pool, matrix: &Matrix<'_>) -> Symmetry {
     const ROWS: usize = 512;
     let tasks = matrix.rows.div_ceil(ROWS);
     let found = Mutex::new(vec![Symmetry::Exact; tasks]);
@@ -131,7 +131,7 @@ pub(crate) fn repack(
     let Target { layout, reading, sparse, .. } = target;
     let rows: usize = parts.iter().map(|p| p.rows).sum();
     let (blocks, bytes) = (rows.div_ceil(BLOCK), layout.block_bytes());
-    let mut data = arena.take(blocks.saturating_mul(bytes), &format!("weight `{name}`"))?;
+    let mut data = arena.take(segment_bytes(&layout, rows), &format!("weight `{name}`"))?;
     let out = Disjoint::new(data.bytes_mut());
     let together = (TASK / bytes.max(1)).max(1);
     pool.run(blocks.div_ceil(together), &|task, _| {
@@ -147,7 +147,12 @@ pub(crate) fn repack(
             }
         }
     });
-    Ok(Segment { rows: first_row..first_row + rows, layout, data, sparse })
+    Ok(Segment { rows: first_row..first_row + rows, layout, data: Bytes::Own(data), sparse })
+}
+
+/// Bytes of a segment.
+pub(crate) fn segment_bytes(layout: &Layout, rows: usize) -> usize {
+    rows.div_ceil(BLOCK).saturating_mul(layout.block_bytes())
 }
 
 /// The rows of one block in their files; the last block of a weight may have fewer than 32.

@@ -1,8 +1,9 @@
 //! Opening a model and reading its tensors.
 
 use std::fs;
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 use std::path::Path;
+use std::time::SystemTime;
 
 use onebit_quant::Matrix;
 use serde_json::Value as Json;
@@ -12,7 +13,7 @@ use crate::error::{Error, Problem, clip};
 use crate::inventory::{Inventory, MatrixInfo, wrong_kind};
 use crate::json::read_config;
 use crate::kind::Kind;
-use crate::storage::Storage;
+use crate::storage::{FileBytes, Storage};
 use crate::tensor::{StoredType, TensorInfo};
 use crate::{gguf, safetensors};
 
@@ -36,6 +37,17 @@ impl Default for OpenOptions {
     fn default() -> Self {
         Self { mmap: true, q2_0_group: None }
     }
+}
+
+/// What tells a version of a weight file from any other, wherever it lies.
+#[derive(Debug, Clone, Copy)]
+pub struct Fingerprint<'a> {
+    /// Bytes of the file.
+    pub len: u64,
+    /// Time of its last change.
+    pub modified: SystemTime,
+    /// Everything before its first tensor.
+    pub header: &'a [u8],
 }
 
 /// An open model: an [`Inventory`] whose bytes are at hand.
@@ -240,6 +252,28 @@ impl Checkpoint {
 
     fn data(&self, tensor: &TensorInfo) -> Result<&[u8], Error> {
         self.storages[tensor.file].slice(tensor.offset, tensor.bytes)
+    }
+
+    /// The fingerprints of the weight files, in order; `None` where there are no files or the system does not tell.
+    #[must_use]
+    pub fn fingerprints(&self) -> Option<Vec<Fingerprint<'_>>> {
+        let mut fingerprints = Vec::with_capacity(self.storages.len());
+        for (file, storage) in self.storages.iter().enumerate() {
+            let first = self.inventory.tensors().filter(|t| t.file == file).map(|t| t.offset).min();
+            let header = storage.slice(0, first.unwrap_or(storage.len())).ok()?;
+            fingerprints.push(Fingerprint { len: storage.len(), modified: storage.modified()?, header });
+        }
+        Some(fingerprints)
+    }
+
+    /// The file of a tensor as bytes that outlive this checkpoint, and the tensor's range in them; `None` unless the file
+    /// is mapped. The hazard of mapping, see [`OpenOptions::mmap`], lasts as long as they are used.
+    #[must_use]
+    pub fn lend(&self, tensor: &TensorInfo) -> Option<(FileBytes, Range<usize>)> {
+        let map = self.storages[tensor.file].mapped()?;
+        let start = usize::try_from(tensor.offset).ok()?;
+        let end = start.checked_add(usize::try_from(tensor.bytes).ok()?).filter(|end| *end <= map.len())?;
+        Some((map, start..end))
     }
 
     /// The weight matrix at a module path (without `.weight`): an MLX triplet, a GGUF block tensor or a dense tensor

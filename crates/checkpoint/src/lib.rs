@@ -28,12 +28,12 @@ mod sniff;
 mod storage;
 mod tensor;
 
-pub use checkpoint::{Checkpoint, DenseTensor, OpenOptions, open, open_embedded};
+pub use checkpoint::{Checkpoint, DenseTensor, Fingerprint, OpenOptions, open, open_embedded};
 pub use error::{Error, Problem};
 pub use inventory::{Container, Inventory, MatrixInfo};
 pub use kind::Kind;
 pub use meta::{Meta, MetaArray};
-pub use storage::explain_shrunk_files;
+pub use storage::{FileBytes, explain_shrunk_files, map_file};
 pub use tensor::{StoredType, TensorInfo};
 
 /// What a header parser made of the bytes that it was given.

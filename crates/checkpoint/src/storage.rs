@@ -9,8 +9,10 @@
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 #[cfg(unix)]
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::SystemTime;
 
 use memmap2::Mmap;
 
@@ -22,10 +24,13 @@ const FIRST_READ: u64 = 64 << 10;
 
 #[derive(Debug)]
 enum Bytes {
-    Mapped(Mmap),
+    Mapped(Arc<Mmap>),
     Owned(Vec<u8>),
     Embedded(&'static [u8]),
 }
+
+/// The bytes of a mapped file, for as long as anybody holds them.
+pub type FileBytes = Arc<dyn AsRef<[u8]> + Send + Sync>;
 
 /// One open weight file.
 #[derive(Debug)]
@@ -52,8 +57,11 @@ impl Storage {
         if len == 0 {
             return Err(fail(Problem::Empty));
         }
-        let bytes =
-            if mmap { Bytes::Mapped(map(&file).map_err(|e| fail(e.into()))?) } else { Bytes::Owned(Vec::new()) };
+        let bytes = if mmap {
+            Bytes::Mapped(Arc::new(map(&file).map_err(|e| fail(e.into()))?))
+        } else {
+            Bytes::Owned(Vec::new())
+        };
         let mut storage = Self { path: path.to_owned(), file: Some(file), len, bytes };
         let header = storage.parse(parse)?;
         Ok((storage, header))
@@ -125,6 +133,23 @@ impl Storage {
         })
     }
 
+    /// Time of the last change, if this is a file and its system tells.
+    pub(crate) fn modified(&self) -> Option<SystemTime> {
+        self.file.as_ref()?.metadata().ok()?.modified().ok()
+    }
+
+    pub(crate) fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// The map itself, for those who hold on to it; `None` in memory mode, where all of the file would be held.
+    pub(crate) fn mapped(&self) -> Option<Arc<Mmap>> {
+        match &self.bytes {
+            Bytes::Mapped(map) => Some(map.clone()),
+            Bytes::Owned(_) | Bytes::Embedded(_) => None,
+        }
+    }
+
     /// Gives the pages behind a range back to the operating system; they are read again when touched.
     pub(crate) fn release(&self, offset: u64, len: u64) {
         if let Bytes::Mapped(map) = &self.bytes {
@@ -137,6 +162,15 @@ fn map(file: &File) -> std::io::Result<Mmap> {
     // SAFETY: the map is read-only and private. Rust asks that nobody changes the file meanwhile, which no program
     // can guarantee about files of others; the module's documentation states the hazard and the way round it.
     unsafe { Mmap::map(file) }
+}
+
+/// Maps a file of the program's own making as it is. The hazard of mapping is that of
+/// [`OpenOptions::mmap`](crate::OpenOptions::mmap).
+///
+/// # Errors
+/// Those of the system.
+pub fn map_file(path: &Path) -> std::io::Result<FileBytes> {
+    Ok(Arc::new(map(&File::open(path)?)?))
 }
 
 /// Makes the signal of a mapped file that another program shortens end this process with a sentence and exit code 1

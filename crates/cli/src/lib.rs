@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`args`] | every command and flag |
 //! | [`resolve`], [`builtin`] | from a word to files |
-//! | [`load`], [`source`], [`side`] | from files to weights, tokenizer and template |
+//! | [`load`], [`source`], [`side`], [`kept`] | from files to weights, tokenizer and template |
 //! | [`backends`], [`memory`], [`session`] | from weights to a model that answers |
 //! | [`prompt`], [`sampling`], [`answer`] | from a question to an answer |
 //! | [`terminal`] | what may be written where |
@@ -20,6 +20,7 @@ pub mod args;
 pub mod backends;
 pub mod builtin;
 pub mod commands;
+pub mod kept;
 pub mod load;
 pub mod memory;
 pub mod prompt;

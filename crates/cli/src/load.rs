@@ -1,10 +1,16 @@
 //! Opening a model's files, and the sentences for those that cannot run.
 
-use crate::builtin;
+use crate::args::{KeepIn, RunOptions};
+use crate::kept::{Kept, Place};
 use crate::source::Source;
-use anyhow::{Result, bail};
+use crate::{Usage, builtin, terminal};
+use anyhow::{Context, Result, bail};
+use indicatif::ProgressBar;
 use onebit_checkpoint::{Kind, OpenOptions};
+use onebit_models::{LoadOptions, Model, outline};
+use onebit_ops::{Backend, WeightSource, WeightStore};
 use std::path::Path;
+use std::sync::Arc;
 
 /// How to open files.
 #[derive(Debug, Clone)]
@@ -47,6 +53,56 @@ pub fn open_any(path: &Path, options: &Options) -> Result<Source> {
     }
     let options = OpenOptions { mmap: options.mmap, q2_0_group: options.q2_0_group };
     Ok(Source::new(onebit_checkpoint::open(path, &options)?))
+}
+
+/// Puts the weights of an open model on a device, or finds them kept there by an earlier run.
+///
+/// # Errors
+/// As [`weights`].
+pub fn model(
+    source: &Source,
+    backend: &dyn Backend,
+    options: &RunOptions,
+    name: &str,
+    quiet: bool,
+) -> Result<Arc<Model>> {
+    let place = match options.cache_repack {
+        KeepIn::Nowhere => None,
+        KeepIn::Cache | KeepIn::Folder(_) if options.no_mmap => bail!(Usage(
+            "--cache-repack maps the file that it keeps, and --no-mmap forbids mapping; leave one of them out"
+                .to_owned()
+        )),
+        KeepIn::Cache | KeepIn::Folder(_) => Place::of(source, backend, options)?,
+    };
+    weights(source, backend, options, place, name, quiet)
+}
+
+/// Puts weights on a device, with a progress bar unless `quiet`. `name` stands in messages, and `place` is where
+/// repacked weights are kept.
+///
+/// # Errors
+/// Damaged or missing tensors, too little memory.
+pub fn weights(
+    source: &dyn WeightSource,
+    backend: &dyn Backend,
+    options: &RunOptions,
+    place: Option<Place>,
+    name: &str,
+    quiet: bool,
+) -> Result<Arc<Model>> {
+    let context = || name.to_owned();
+    let total = outline(source).with_context(context)?.1.bytes();
+    let bar = if quiet { ProgressBar::hidden() } else { terminal::bytes_bar("loading", total) };
+    let kept = place.and_then(|place| Kept::open(&place, total, quiet));
+    let store = kept.as_ref().map(|kept| kept as &dyn WeightStore);
+    let load_options = LoadOptions { keep_biases: options.keep_biases, store };
+    let model = Model::load(source, backend, load_options, &mut |progress| bar.set_position(progress.bytes));
+    bar.finish_and_clear();
+    let model = model.map(Arc::new).with_context(context)?;
+    if let Some(kept) = kept {
+        kept.finish(quiet);
+    }
+    Ok(model)
 }
 
 /// Fails with a sentence for every kind that does not run as a text model. `name` is the file, folder or repository.

@@ -30,10 +30,20 @@ fn group(system: &System) -> Option<CGroupLimits> {
     if system.total_memory() > 0 { system.cgroup_limits() } else { None }
 }
 
-/// The most memory that this process has held so far (`VmHWM`), where the system says.
+/// The most memory that this process has held so far, where the system says.
 #[must_use]
 pub fn peak() -> Option<u64> {
+    status("VmHWM:")
+}
+
+/// The memory that this process holds now, where the system says.
+#[must_use]
+pub fn resident() -> Option<u64> {
+    status("VmRSS:")
+}
+
+fn status(key: &str) -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix(key))?;
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kib| kib * 1024)
 }

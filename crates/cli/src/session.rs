@@ -6,9 +6,11 @@ use crate::side::TextSide;
 use crate::{backends, builtin, load, memory, resolve, terminal};
 use anyhow::{Context, Result};
 use onebit_engine::{Engine, EngineOptions, MemoryPlan};
-use onebit_models::{LoadOptions, Model, outline};
+use onebit_models::outline;
 use onebit_ops::Backend;
+use std::panic::resume_unwind;
 use std::sync::Arc;
+use std::thread;
 use std::time::{Duration, Instant};
 
 /// A model ready to answer.
@@ -54,7 +56,7 @@ impl Session {
         let started = Instant::now();
         let path = || located.path.display().to_string();
         let source = load::open(&located.path, &options.files())?;
-        let text = TextSide::read(&source)?;
+        TextSide::require(&source)?;
         let (facts, parts) = outline(&source).with_context(path)?;
 
         let activations = options.activations.resolve(backend.caps().default_activations);
@@ -73,12 +75,13 @@ impl Session {
                 terminal::count(facts.context as u64)
             ));
         }
-        let bar =
-            if wishes.quiet { indicatif::ProgressBar::hidden() } else { terminal::bytes_bar("loading", parts.bytes()) };
-        let load_options = LoadOptions { keep_biases: options.keep_biases };
-        let model = Model::load(&source, &*backend, load_options, &mut |progress| bar.set_position(progress.bytes));
-        bar.finish_and_clear();
-        let model = Arc::new(model.with_context(path)?);
+        // A large vocabulary takes as long as some of the weights.
+        let (text, model) = thread::scope(|scope| {
+            let text = scope.spawn(|| TextSide::read(&source));
+            let model = load::model(&source, &*backend, options, &path(), wishes.quiet);
+            (text.join().unwrap_or_else(|panic| resume_unwind(panic)), model)
+        });
+        let (text, model) = (text?, model?);
         let device = backend.caps().device.clone();
         let engine = Engine::new(model, backend, EngineOptions { context: plan.context, ..wanted })?;
         Ok(Session { name: located.name, engine, text, plan, device, load_time: started.elapsed() })

@@ -11,6 +11,9 @@ use std::path::{Path, PathBuf};
 /// Larger than any real side file; a file beyond it is not read.
 const MAX_SIDE_FILE: u64 = 256 << 20;
 
+/// The file of a folder's tokenizer.
+const TOKENIZER: &str = "tokenizer.json";
+
 /// Everything about text that a checkpoint brings along.
 #[derive(Debug)]
 pub struct TextSide {
@@ -97,6 +100,21 @@ impl TextSide {
         }
     }
 
+    /// Fails at once, without reading it, when there is no tokenizer to read.
+    ///
+    /// # Errors
+    /// A missing tokenizer file.
+    pub fn require(source: &Source) -> Result<()> {
+        match source.checkpoint().container() {
+            Container::Gguf => Ok(()),
+            Container::Safetensors => {
+                let folder = folder(source);
+                let path = folder.join(TOKENIZER);
+                if path.exists() || builtin::is_root(&folder) { Ok(()) } else { Err(no_tokenizer(&folder)) }
+            }
+        }
+    }
+
     /// The texts around reasoning, if the model writes them.
     #[must_use]
     pub fn think_markers(&self) -> Option<ThinkMarkers> {
@@ -104,13 +122,8 @@ impl TextSide {
     }
 
     fn from_folder(source: &Source, folder: &Path) -> Result<TextSide> {
-        let path = folder.join("tokenizer.json");
-        let Some(bytes) = read(&path)? else {
-            bail!(
-                "{}: tokenizer.json is missing; download it into the folder from the model's repository",
-                folder.display()
-            );
-        };
+        let path = folder.join(TOKENIZER);
+        let Some(bytes) = read(&path)? else { return Err(no_tokenizer(folder)) };
         let tokenizer = Tokenizer::from_json(&bytes).with_context(|| path.display().to_string())?;
         let jinja = read_text(&folder.join("chat_template.jinja"))?;
         let config = read_text(&folder.join("tokenizer_config.json"))?;
@@ -137,6 +150,10 @@ impl TextSide {
         let eos = stop_tokens(None, None, &tokenizer);
         Ok(TextSide { tokenizer, template, defaults: GenerationDefaults::from_gguf(source), eos })
     }
+}
+
+fn no_tokenizer(folder: &Path) -> anyhow::Error {
+    anyhow!("{}: {TOKENIZER} is missing; download it into the folder from the model's repository", folder.display())
 }
 
 /// The tokenizer keys of a GGUF file.

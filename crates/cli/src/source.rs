@@ -1,8 +1,9 @@
 //! The adapter between checkpoint files and models: `ops` knows no file, `checkpoint` knows no model.
 
 use onebit_checkpoint::{Checkpoint, Container, Inventory};
-use onebit_ops::{DenseTensor, Meta, SourceError, WeightSource};
+use onebit_ops::{DenseTensor, Meta, SharedBytes, SourceError, Table, WeightSource};
 use onebit_quant::Matrix;
+use std::sync::Arc;
 
 /// An open checkpoint as a source of weights.
 #[derive(Debug)]
@@ -35,6 +36,22 @@ impl WeightSource for Source {
 
     fn matrix(&self, base: &str) -> Result<Option<Matrix<'_>>, SourceError> {
         self.0.matrix(base).map_err(|e| SourceError(e.to_string()))
+    }
+
+    fn table(&self, base: &str) -> Result<Option<Table>, SourceError> {
+        let fault = |e: onebit_checkpoint::Error| SourceError(e.to_string());
+        // As every matrix, it is checked against the file's length first.
+        let Some(Matrix { format, rows, cols, .. }) = self.0.matrix(base).map_err(fault)? else { return Ok(None) };
+        let Some(info) = self.0.matrix_info(base).map_err(fault)? else { return Ok(None) };
+        let lend = |tensor| self.0.lend(tensor).map(|(owner, range)| SharedBytes::new(owner, range));
+        let Some(codes) = lend(info.weight) else { return Ok(None) };
+        let nothing = SharedBytes::new(Arc::new([]), 0..0);
+        let (scales, biases) = match info.params {
+            Some((scales, biases)) => (lend(scales), lend(biases)),
+            None => (Some(nothing.clone()), Some(nothing)),
+        };
+        let Some((scales, biases)) = scales.zip(biases) else { return Ok(None) };
+        Ok(Some(Table { format, rows, cols, codes, scales, biases }))
     }
 
     fn dense(&self, name: &str) -> Result<Option<DenseTensor>, SourceError> {

@@ -103,6 +103,7 @@ macro_rules! __groups {
             matmul_surroundings
             replay
             embedding
+            kept
             norms
             rope
             gates

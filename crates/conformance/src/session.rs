@@ -2,10 +2,11 @@
 
 use crate::check::Suite;
 use onebit_ops::{
-    Backend, Bucket, Cache, CacheSpec, KvFormat, KvSpec, OpError, Plan, PlanOptions, Recorder, Segment, SlotState,
-    StateSpec, StepInputs, StepOutput, UploadOptions, Vector, View, Weight, wait,
+    Backend, Bucket, Cache, CacheSpec, KvFormat, KvSpec, OpError, Plan, PlanOptions, Recorder, Segment, SharedBytes,
+    SlotState, StateSpec, StepInputs, StepOutput, Table, UploadOptions, Vector, View, Weight, wait,
 };
 use onebit_quant::Packed;
+use std::sync::Arc;
 
 /// Recording on one backend: a recorder and the uploads that it needs.
 pub(crate) struct Build<'a> {
@@ -19,6 +20,14 @@ impl Build<'_> {
     pub(crate) fn weight(&self, parts: &[&Packed]) -> Weight {
         let matrices: Vec<_> = parts.iter().map(|p| p.as_matrix()).collect();
         must(self.case, self.backend.upload("case", &matrices, UploadOptions::default()))
+    }
+
+    /// Uploads a matrix of which rows are looked up.
+    pub(crate) fn table(&self, packed: &Packed) -> Weight {
+        let shared = |bytes: &Vec<u8>| SharedBytes::new(Arc::new(bytes.clone()), 0..bytes.len());
+        let [codes, scales, biases] = [&packed.codes, &packed.scales, &packed.biases].map(shared);
+        let table = Table { format: packed.format, rows: packed.rows, cols: packed.cols, codes, scales, biases };
+        must(self.case, self.backend.upload_table("case", table))
     }
 
     /// Uploads a vector.

@@ -46,8 +46,11 @@ impl Ends {
             None => loader.source.matrix(&head_name)?.is_none(),
         };
         // A tied table is read in full by the head, and only there: reports call it by that use.
-        let label = if tied { "head (tied)" } else { "embed" };
-        let embed = loader.weight(PartKind::Embedding, label, &[(name, [vocab, hidden])])?;
+        let embed = if tied {
+            loader.weight(PartKind::Embedding, "head (tied)", &[(name, [vocab, hidden])])?
+        } else {
+            loader.table(PartKind::Embedding, "embed", (name, [vocab, hidden]))?
+        };
         let head = if tied {
             embed.clone()
         } else {

@@ -1,16 +1,19 @@
 //! From named tensors to uploaded weights, with shape checks on the way.
 
 use crate::ModelError;
-use onebit_ops::{Backend, DenseTensor, Meta, UploadOptions, Vector, Weight, WeightSource};
+use onebit_ops::{Backend, DenseTensor, Meta, UploadOptions, Vector, Weight, WeightSource, WeightStore};
 use onebit_quant::{Format, Matrix};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 
 /// Wishes at loading.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct LoadOptions {
+#[derive(Clone, Copy, Default)]
+pub struct LoadOptions<'a> {
     /// Keep offsets even where they can be derived.
     pub keep_biases: bool,
+    /// Where weights are kept in the device's own layout between runs. What it holds must be of this checkpoint, this
+    /// layout and these options.
+    pub store: Option<&'a dyn WeightStore>,
 }
 
 /// How far loading is.
@@ -84,7 +87,7 @@ impl Outline {
 
 /// Where the loader puts what it finds: on a device, or only into a list.
 pub(crate) enum Target<'a> {
-    Device { backend: &'a dyn Backend, options: LoadOptions, progress: &'a mut dyn FnMut(Progress), total: u64 },
+    Device { backend: &'a dyn Backend, options: LoadOptions<'a>, progress: &'a mut dyn FnMut(Progress), total: u64 },
     Outline,
 }
 
@@ -164,33 +167,64 @@ impl<'a> Loader<'a> {
         members: &[(String, [usize; 2])],
     ) -> Result<Option<Weight>, ModelError> {
         let mut parts = Vec::with_capacity(members.len());
-        for (name, [rows, cols]) in members {
-            let matrix = self.matrix(name)?;
-            if (matrix.rows, matrix.cols) != (*rows, *cols) {
-                return Err(ModelError::TensorShape {
-                    tensor: format!("{name}.weight"),
-                    wanted: format!("[{rows}, {cols}]"),
-                    got: format!("[{}, {}]", matrix.rows, matrix.cols),
-                });
-            }
-            let bytes = matrix.bytes() as u64;
-            self.outline.parts.push(Part {
-                weight: weight.to_owned(),
-                tensor: name.clone(),
-                kind,
-                format: matrix.format,
-                rows: *rows,
-                cols: *cols,
-                bytes,
-            });
-            self.bytes += bytes;
-            parts.push(matrix);
+        for (name, shape) in members {
+            parts.push(self.part(kind, weight, name, *shape)?);
         }
         let Target::Device { backend, options, progress, total } = &mut self.target else { return Ok(None) };
-        let uploaded = backend.upload(weight, &parts, UploadOptions { keep_biases: options.keep_biases })?;
+        let uploaded = match options.store.and_then(|store| store.find(weight)) {
+            Some(kept) => backend.restore(weight, &parts, kept)?,
+            None => {
+                let new = backend.upload(weight, &parts, UploadOptions { keep_biases: options.keep_biases })?;
+                if let (Some(store), Some(resident)) = (options.store, backend.resident(&new)) {
+                    store.keep(weight, resident);
+                }
+                new
+            }
+        };
         members.iter().for_each(|(name, _)| self.source.release(name));
         progress(Progress { bytes: self.bytes, total: *total });
         Ok(Some(uploaded))
+    }
+
+    /// Uploads a module of which only rows are looked up. `None` for an outline.
+    pub(crate) fn table(
+        &mut self,
+        kind: PartKind,
+        weight: &str,
+        (name, shape): (String, [usize; 2]),
+    ) -> Result<Option<Weight>, ModelError> {
+        let lent = match &self.target {
+            Target::Device { .. } => self.source.table(&name)?,
+            Target::Outline => None,
+        };
+        let Some(table) = lent else { return self.weight(kind, weight, &[(name, shape)]) };
+        self.part(kind, weight, &name, shape)?;
+        let Target::Device { backend, progress, total, .. } = &mut self.target else { return Ok(None) };
+        let uploaded = backend.upload_table(weight, table)?;
+        progress(Progress { bytes: self.bytes, total: *total });
+        Ok(Some(uploaded))
+    }
+
+    /// One matrix of a weight, checked and noted.
+    fn part(
+        &mut self,
+        kind: PartKind,
+        weight: &str,
+        name: &str,
+        [rows, cols]: [usize; 2],
+    ) -> Result<Matrix<'a>, ModelError> {
+        let matrix = self.matrix(name)?;
+        if (matrix.rows, matrix.cols) != (rows, cols) {
+            return Err(ModelError::TensorShape {
+                tensor: format!("{name}.weight"),
+                wanted: format!("[{rows}, {cols}]"),
+                got: format!("[{}, {}]", matrix.rows, matrix.cols),
+            });
+        }
+        let (weight, tensor, bytes) = (weight.to_owned(), name.to_owned(), matrix.bytes() as u64);
+        self.outline.parts.push(Part { weight, tensor, kind, format: matrix.format, rows, cols, bytes });
+        self.bytes += bytes;
+        Ok(matrix)
     }
 
     /// A float tensor of `len` values, widened to f32.

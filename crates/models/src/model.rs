@@ -124,7 +124,7 @@ impl Model {
     pub fn load(
         source: &dyn WeightSource,
         backend: &dyn Backend,
-        options: LoadOptions,
+        options: LoadOptions<'_>,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Model, ModelError> {
         let entry = registry::find(source)?;

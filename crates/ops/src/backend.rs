@@ -1,6 +1,6 @@
 //! The contract of a device.
 
-use crate::{Activations, Cache, CacheSpec, KvFormat, OpError, Program, SlotState};
+use crate::{Activations, Cache, CacheSpec, KvFormat, OpError, Program, Resident, SharedBytes, SlotState, Table};
 use onebit_quant::{Format, Matrix};
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -284,6 +284,36 @@ pub trait Backend: Send + Sync {
     /// # Errors
     /// [`OpError::UnsupportedFormat`], [`OpError::Shape`] for unequal widths, [`OpError::OutOfMemory`].
     fn upload(&self, name: &str, parts: &[Matrix<'_>], options: UploadOptions) -> Result<Weight, OpError>;
+
+    /// A name for the layouts that weights have on this device, which changes whenever they do: weights that were kept
+    /// under another name are of no use. `None` where weights cannot be kept.
+    fn layout(&self) -> Option<String> {
+        None
+    }
+
+    /// An uploaded weight as it lies in memory, if it can be kept.
+    fn resident<'a>(&self, weight: &'a Weight) -> Option<Resident<Vec<&'a [u8]>>> {
+        let _ = weight;
+        None
+    }
+
+    /// Takes a weight as it was kept, in place of an upload: of `parts` only formats and shapes are looked at.
+    ///
+    /// # Errors
+    /// [`OpError::Kept`] for bytes that cannot be this weight.
+    fn restore(&self, name: &str, parts: &[Matrix<'_>], kept: Resident<SharedBytes>) -> Result<Weight, OpError> {
+        let _ = (parts, kept);
+        Err(OpError::Kept { weight: name.to_owned(), why: "this backend keeps no weights".to_owned() })
+    }
+
+    /// Takes a matrix of which only rows are looked up, never a product. A device that reads files itself may leave it
+    /// where it is.
+    ///
+    /// # Errors
+    /// As [`Backend::upload`].
+    fn upload_table(&self, name: &str, table: Table) -> Result<Weight, OpError> {
+        self.upload(name, &[table.matrix()], UploadOptions::default())
+    }
 
     /// Puts a small f32 vector on the device.
     ///

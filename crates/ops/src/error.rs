@@ -52,6 +52,14 @@ pub enum OpError {
     /// A step whose inputs contradict the plan or the cache.
     #[error("step inputs: {0}")]
     Inputs(String),
+    /// Bytes of a weight that were kept and do not fit.
+    #[error("the kept copy of weight `{weight}` cannot be used: {why}; delete the file that holds it")]
+    Kept {
+        /// Name of the weight.
+        weight: String,
+        /// What is wrong.
+        why: String,
+    },
     /// A handle of another backend, or of none.
     #[error("{0} belongs to another backend")]
     ForeignHandle(&'static str),

@@ -16,6 +16,7 @@ mod program;
 pub mod reference;
 mod rope;
 mod source;
+mod store;
 
 pub use activation::{Activations, QuantizedRow, quantize_row};
 pub use backend::{
@@ -28,4 +29,5 @@ pub use program::{
     Bucket, Epilogue, HeadMap, Norm, Op, Placement, Program, Recorder, Rows, StageCost, Tensor, TensorInfo, View,
 };
 pub use rope::{RopeTable, YarnScaling};
-pub use source::{DenseTensor, Meta, SourceError, WeightSource};
+pub use source::{DenseTensor, Meta, SharedBytes, SourceError, Table, WeightSource};
+pub use store::{PIECE_ALIGN, Resident, WeightStore};

@@ -1,6 +1,8 @@
 //! Where weights come from, without saying from which file.
 
-use onebit_quant::Matrix;
+use onebit_quant::{Format, Matrix};
+use std::ops::{Deref, Range};
+use std::sync::Arc;
 
 /// A scalar, a string or a list of a checkpoint's metadata.
 #[derive(Debug, Clone, PartialEq)]
@@ -59,6 +61,73 @@ pub struct DenseTensor {
     pub values: Vec<f32>,
 }
 
+/// Bytes that stay where they are for as long as this handle lives, such as those of a mapped file.
+#[derive(Clone)]
+pub struct SharedBytes {
+    owner: Arc<dyn AsRef<[u8]> + Send + Sync>,
+    range: Range<usize>,
+}
+
+impl SharedBytes {
+    /// The bytes `range` of an owner.
+    ///
+    /// # Panics
+    /// When the range does not lie inside.
+    pub fn new(owner: Arc<dyn AsRef<[u8]> + Send + Sync>, range: Range<usize>) -> Self {
+        let len = (*owner).as_ref().len();
+        assert!(range.start <= range.end && range.end <= len, "{range:?} of {len} bytes");
+        SharedBytes { owner, range }
+    }
+}
+
+impl SharedBytes {
+    /// A part of these bytes, or `None` where they end before.
+    pub fn slice(&self, range: Range<usize>) -> Option<SharedBytes> {
+        let fits = range.start <= range.end && range.end <= self.range.len();
+        let moved = |at: usize| self.range.start + at;
+        fits.then(|| SharedBytes { owner: self.owner.clone(), range: moved(range.start)..moved(range.end) })
+    }
+}
+
+impl Deref for SharedBytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &(*self.owner).as_ref()[self.range.clone()]
+    }
+}
+
+/// A matrix that can be read where it lies, for weights of which single rows are looked up.
+#[derive(Clone)]
+pub struct Table {
+    /// How the bytes are to be read.
+    pub format: Format,
+    /// Entries.
+    pub rows: usize,
+    /// Values of an entry.
+    pub cols: usize,
+    /// As in [`Matrix`].
+    pub codes: SharedBytes,
+    /// As in [`Matrix`].
+    pub scales: SharedBytes,
+    /// As in [`Matrix`].
+    pub biases: SharedBytes,
+}
+
+impl Table {
+    /// It as a matrix.
+    pub fn matrix(&self) -> Matrix<'_> {
+        Matrix {
+            format: self.format,
+            rows: self.rows,
+            cols: self.cols,
+            codes: &self.codes,
+            scales: &self.scales,
+            biases: &self.biases,
+        }
+    }
+}
+
 /// A weight source failed; the sentence already names file and tensor.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[error("{0}")]
@@ -79,6 +148,15 @@ pub trait WeightSource: Sync {
     /// # Errors
     /// When the tensor is there and cannot be read as a matrix.
     fn matrix(&self, base: &str) -> Result<Option<Matrix<'_>>, SourceError>;
+    /// The matrix `base` as something that outlives the source, or `None` where there is none or the source cannot lend
+    /// it: then [`WeightSource::matrix`] is the way.
+    ///
+    /// # Errors
+    /// As [`WeightSource::matrix`].
+    fn table(&self, base: &str) -> Result<Option<Table>, SourceError> {
+        let _ = base;
+        Ok(None)
+    }
     /// The float tensor of exactly this name, widened to f32; or `None`.
     ///
     /// # Errors

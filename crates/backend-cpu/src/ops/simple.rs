@@ -12,6 +12,9 @@ pub(crate) fn embed(frame: &Frame<'_>, table: &Weight, out: Tensor) -> Result<()
         let token = tokens[r] as usize;
         // SAFETY: each row is one task.
         let row = unsafe { out.row(r) };
+        if let Some(table) = &packed.table {
+            table.matrix().decode_row(token, row);
+        }
         // The step's inputs were checked: the token is a row of some segment.
         if let Some(segment) = packed.segments.iter().find(|s| s.rows.contains(&token)) {
             unpack::row(segment, token - segment.rows.start, row);

@@ -109,9 +109,9 @@ mod tests {
             }
             transpose(unit, &mut words);
             let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
-            for r in 0..BLOCK {
+            for (r, place) in position.into_iter().enumerate() {
                 for (j, want) in row(r).to_le_bytes().chunks(unit).enumerate() {
-                    let at = (j * BLOCK + usize::from(position[r])) * unit;
+                    let at = (j * BLOCK + usize::from(place)) * unit;
                     assert_eq!(&bytes[at..at + unit], want, "unit {j} of row {r}");
                 }
             }

@@ -13,7 +13,7 @@ pub(crate) use generate::think;
 pub use generate::{ChatArgs, GenerateOptions, RunArgs, Think};
 pub use model::ModelArg;
 pub use report::{BenchArgs, DoctorArgs, InfoArgs, LogitsArgs, ModelsArgs};
-pub use running::{ActivationsName, BackendName, KvQuant, RunOptions};
+pub use running::{ActivationsName, BackendName, KeepIn, KvQuant, RunOptions};
 
 use clap::{Parser, Subcommand};
 

@@ -1,7 +1,7 @@
 //! Arguments of the commands that report: `models`, `info`, `doctor`, `bench`, `logits`.
 
 use super::model::ModelArg;
-use super::running::{BackendName, KvQuant, RunOptions, count};
+use super::running::{BackendName, KeepIn, KvQuant, RunOptions, count};
 use clap::Args;
 use std::path::PathBuf;
 
@@ -12,6 +12,17 @@ pub struct ModelsArgs {
     /// One JSON array on stdout
     #[arg(long)]
     pub json: bool,
+    /// Delete the repacked weights that --cache-repack kept, here or in DIR, and list nothing
+    #[arg(
+        long,
+        value_name = "DIR",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "1",
+        value_parser = KeepIn::parse,
+        conflicts_with = "json"
+    )]
+    pub clear_cache: Option<KeepIn>,
     /// Device whose kernels count
     #[arg(long, value_enum, default_value = "auto", env = "ONEBIT_BACKEND")]
     pub backend: BackendName,

@@ -2,6 +2,7 @@
 
 use clap::{Args, ValueEnum};
 use onebit_ops::{Activations, KvFormat};
+use std::path::PathBuf;
 
 /// Which device to run on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -107,9 +108,44 @@ pub struct RunOptions {
     /// Read weight files into memory instead of mapping them
     #[arg(long, env = "ONEBIT_NO_MMAP")]
     pub no_mmap: bool,
+    /// Keep repacked weights in a file, for a quicker start the next time [default DIR: ~/.cache/onebit/repack]
+    #[arg(
+        long,
+        value_name = "DIR",
+        env = "ONEBIT_CACHE_REPACK",
+        num_args = 0..=1,
+        require_equals = true,
+        default_value = "0",
+        default_missing_value = "1",
+        hide_default_value = true,
+        value_parser = KeepIn::parse
+    )]
+    pub cache_repack: KeepIn,
     /// Group size of GGUF type 42 (Q2_0) where the file does not tell: 64 (llama.cpp) or 128 (older Prism files)
     #[arg(long, value_name = "64|128", env = "ONEBIT_Q2_0_GROUP", value_parser = q2_0_group)]
     pub q2_0_group: Option<u16>,
+}
+
+/// Where repacked weights are kept for the next start.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum KeepIn {
+    /// They are not.
+    Nowhere,
+    /// In the user's cache folder.
+    Cache,
+    /// In this folder.
+    Folder(PathBuf),
+}
+
+impl KeepIn {
+    /// `1` and `0` are for the variable; everything else is a folder.
+    pub(super) fn parse(text: &str) -> Result<KeepIn, String> {
+        Ok(match text {
+            "" | "0" => KeepIn::Nowhere,
+            "1" => KeepIn::Cache,
+            folder => KeepIn::Folder(PathBuf::from(folder)),
+        })
+    }
 }
 
 impl RunOptions {

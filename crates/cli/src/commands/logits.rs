@@ -4,11 +4,9 @@ use crate::args::LogitsArgs;
 use crate::{load, session, terminal};
 use anyhow::{Context, Result};
 use onebit_engine::{Engine, EngineOptions, PromptOutputs};
-use onebit_models::{LoadOptions, Model};
 use safetensors::tensor::{Dtype, TensorView};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
-use std::sync::Arc;
 
 /// Runs the command.
 ///
@@ -17,9 +15,7 @@ use std::sync::Arc;
 pub fn run(args: &LogitsArgs) -> Result<()> {
     let (backend, located) = session::locate(args.model.name().as_deref(), &args.run, false)?;
     let source = load::open(&located.path, &args.run.files())?;
-    let load_options = LoadOptions { keep_biases: args.run.keep_biases };
-    let model =
-        Arc::new(Model::load(&source, &*backend, load_options, &mut |_| {}).with_context(|| located.name.clone())?);
+    let model = load::model(&source, &*backend, &args.run, &located.name, true)?;
     let layers = model.facts().layers;
 
     let activations = args.run.activations.resolve(backend.caps().default_activations);

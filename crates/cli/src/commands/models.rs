@@ -1,7 +1,7 @@
 //! `onebit models`: the published packs, what they take, and whether they fit here.
 
 use crate::args::ModelsArgs;
-use crate::{backends, memory, terminal};
+use crate::{backends, kept, memory, terminal};
 use anyhow::Result;
 use onebit_engine::OVERHEAD;
 use onebit_hub::packs::{Alphabet, PACKS, Pack, Support};
@@ -54,6 +54,13 @@ const VISION_TOWER: u64 = 921_460_192;
 /// # Errors
 /// A backend that is not there; output that cannot be written.
 pub fn run(args: &ModelsArgs) -> Result<()> {
+    if let Some(kept_in) = &args.clear_cache {
+        let folder = kept::folder(kept_in)?;
+        let (files, bytes) = kept::clear(&folder)?;
+        let (files, bytes) = (terminal::count(files as u64), terminal::bytes(bytes));
+        writeln!(std::io::stdout(), "{}: {files} files of repacked weights deleted, {bytes}", folder.display())?;
+        return Ok(());
+    }
     let backend = backends::open_named(args.backend, None)?;
     let free = memory::free();
     let cache = HubConfig::from_env().ok().map(|config| config.cache());

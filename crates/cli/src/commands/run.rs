@@ -35,6 +35,7 @@ pub fn run(args: &RunArgs) -> Result<()> {
         let mut json = answer.to_json(&params);
         json["model"] = session.name.clone().into();
         json["timings"]["load_s"] = session.load_time.as_secs_f64().into();
+        json["timings"]["first_token_s"] = (session.load_time + answer.read).as_secs_f64().into();
         writeln!(io::stdout(), "{json}")?;
         return Ok(());
     }
@@ -54,10 +55,11 @@ pub fn run(args: &RunArgs) -> Result<()> {
             terminal::say(&format!("note: {advice}"));
         }
         let stats = format!(
-            "{}; {}; loaded in {} on {}",
+            "{}; {}; loaded in {}, first token after {} on {}",
             answer.summary(),
             sampling::describe(&params),
             terminal::seconds(session.load_time),
+            terminal::seconds(session.load_time + answer.read),
             session.device
         );
         terminal::say(&terminal::styled(&stats, DIM, terminal::stderr_colours()));

@@ -8,6 +8,7 @@ mod doctor;
 mod eval;
 mod hub;
 mod info;
+mod kept;
 mod published;
 mod quality;
 mod refusals;

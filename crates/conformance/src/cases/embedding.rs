@@ -1,4 +1,4 @@
-//! Rows of a table in every stored format, and of a table in two parts.
+//! Rows of a table in every stored format, of a table in two parts, and of one that is only looked up.
 
 use crate::bound::UNIT;
 use crate::check::Suite;
@@ -15,6 +15,7 @@ pub(crate) fn run(suite: &mut Suite<'_>) {
             let mut rng = suite.rng(&name);
             let table = weights::matrix(&mut rng, format, bias, 67, COLS);
             lookup(suite, &name, &[&table], &[0, 66, 33, 0, 31, 32, 65]);
+            look_up_only(suite, &name, &table, &[66, 0, 33]);
         }
     }
     for formats in [[Format::Q1_0, Format::Q8_0], [Format::BF16, weights::affine(2, 128)]] {
@@ -37,6 +38,19 @@ fn lookup(suite: &mut Suite<'_>, name: &str, parts: &[&Packed], tokens: &[usize]
     let sizes: Vec<Vec<f64>> = tokens.iter().map(|t| magnitudes(parts, *t)).collect();
     // A product and a sum, each rounded or fused.
     suite.within(name, COLS, &got, &want, |i| 3.0 * UNIT * sizes[i / COLS][i % COLS]);
+}
+
+/// A table that no product is made with.
+fn look_up_only(suite: &mut Suite<'_>, name: &str, table: &Packed, tokens: &[usize]) {
+    let name = format!("{name}, looked up only");
+    let twin = Twin::new(suite, &name, (bucket(8, 8), stateless()), |b| {
+        let table = b.table(table);
+        let x = b.rec.embed(&table);
+        b.rec.output(x, "y");
+    });
+    let (got, want) = twin.y(&first(tokens));
+    let sizes: Vec<Vec<f64>> = tokens.iter().map(|t| magnitudes(&[table], *t)).collect();
+    suite.within(&name, COLS, &got, &want, |i| 3.0 * UNIT * sizes[i / COLS][i % COLS]);
 }
 
 /// `|scale code| + |bias|` of each value of a row; zero where decoding is exact.

@@ -6,6 +6,7 @@ pub(crate) mod conv;
 pub(crate) mod embedding;
 pub(crate) mod gated_delta;
 pub(crate) mod gates;
+pub(crate) mod kept;
 pub(crate) mod matmul_batches;
 pub(crate) mod matmul_epilogues;
 pub(crate) mod matmul_formats;

@@ -76,6 +76,13 @@ impl<'a> Bench<'a> {
         Request { sampling: SamplingParams::greedy(), max_tokens: Some(generate), keep: false, ..Request::new(tokens) }
     }
 
+    /// Answers a prompt of one token with one token: what a start takes at least beside loading.
+    pub(super) fn first_token(&mut self) -> Result<()> {
+        let prompt = self.tokens(1);
+        self.engine.generate(Self::request(prompt, 1), |_| ControlFlow::Continue(()))?;
+        Ok(())
+    }
+
     /// Prompt tokens a second, from the request to its first token; beyond a depth, of the steps alone.
     pub(super) fn prefill(&mut self) -> Result<f64> {
         self.random = self.random.wrapping_add(97);

@@ -6,10 +6,10 @@ mod report;
 use crate::args::BenchArgs;
 use crate::shape::Shape;
 use crate::{Usage, backends, load, memory, session, terminal};
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use measure::Bench;
-use onebit_models::{LoadOptions, Model};
-use onebit_ops::{Backend, WeightSource};
+use onebit_models::Model;
+use onebit_ops::Backend;
 use report::{Report, Sample};
 use std::sync::Arc;
 use std::time::Instant;
@@ -32,6 +32,8 @@ pub fn run(args: &BenchArgs) -> Result<()> {
 
     let bar = terminal::count_bar("measuring", (args.repeat * (1 + usize::from(args.prompt > 0)) + 1) as u64);
     let mut bench = Bench::new(args, model, backend)?;
+    bench.first_token()?;
+    let first_token_seconds = started.elapsed().as_secs_f64();
     let (mut prefill, mut decode, mut bandwidth) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..args.repeat {
         bandwidth.extend(backends::read_bandwidth(&args.run)?);
@@ -44,6 +46,8 @@ pub fn run(args: &BenchArgs) -> Result<()> {
             bar.inc(1);
         }
     }
+    // The last step decoded one token, so a prompt's temporaries should be gone.
+    let rss_after_prefill = (args.generate > 0).then(memory::resident).flatten();
     let (decode_stages, prefill_stages) = bench.stages()?;
     bar.finish_and_clear();
 
@@ -57,12 +61,14 @@ pub fn run(args: &BenchArgs) -> Result<()> {
         depth: args.depth,
         rows: args.rows,
         load_seconds,
+        first_token_seconds,
         prefill: Sample::of(prefill),
         decode: Sample::of(decode),
         bandwidth: Sample::of(bandwidth),
         weight_bytes: weights,
         bytes_per_step: bench.bytes_per_step(),
         peak_rss: memory::peak(),
+        rss_after_prefill,
         decode_stages,
         prefill_stages,
     };
@@ -75,22 +81,14 @@ pub fn run(args: &BenchArgs) -> Result<()> {
 }
 
 fn open(args: &BenchArgs) -> Result<(String, Arc<dyn Backend>, Arc<Model>)> {
-    let load_options = LoadOptions { keep_biases: args.run.keep_biases };
-    let load = |source: &dyn WeightSource, backend: &dyn Backend, name: &str| {
-        let total = onebit_models::outline(source).with_context(|| name.to_owned())?.1.bytes();
-        let bar = terminal::bytes_bar("loading", total);
-        let model = Model::load(source, backend, load_options, &mut |p| bar.set_position(p.bytes));
-        bar.finish_and_clear();
-        model.with_context(|| name.to_owned()).map(Arc::new)
-    };
     if let Some(shape) = &args.shape {
         let source = Shape::new(shape).map_err(|e| Usage(e.to_string()))?;
         let backend = backends::open(&args.run)?;
-        let model = load(&source, &*backend, shape)?;
+        let model = load::weights(&source, &*backend, &args.run, None, shape, false)?;
         return Ok((format!("{shape} (random weights)"), backend, model));
     }
     let (backend, located) = session::locate(args.model.name().as_deref(), &args.run, false)?;
     let source = load::open(&located.path, &args.run.files())?;
-    let model = load(&source, &*backend, &located.name)?;
+    let model = load::model(&source, &*backend, &args.run, &located.name, false)?;
     Ok((located.name, backend, model))
 }

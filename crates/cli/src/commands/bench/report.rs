@@ -54,6 +54,8 @@ pub(super) struct Report {
     pub(super) depth: usize,
     pub(super) rows: usize,
     pub(super) load_seconds: f64,
+    /// From the start to an answer of one token to a prompt of one token.
+    pub(super) first_token_seconds: f64,
     /// Tokens a second.
     pub(super) prefill: Sample,
     /// Tokens a second.
@@ -63,6 +65,8 @@ pub(super) struct Report {
     pub(super) weight_bytes: u64,
     pub(super) bytes_per_step: u64,
     pub(super) peak_rss: Option<u64>,
+    /// Memory held while decoding after a prompt.
+    pub(super) rss_after_prefill: Option<u64>,
     pub(super) decode_stages: Vec<Stage>,
     pub(super) prefill_stages: Vec<Stage>,
 }
@@ -90,11 +94,12 @@ impl Report {
         json!({
             "model": self.model, "device": self.device, "activations": self.activations, "kv": self.kv,
             "prompt": self.prompt, "generate": self.generate, "depth": self.depth, "rows": self.rows,
-            "load_s": self.load_seconds,
+            "load_s": self.load_seconds, "first_token_s": self.first_token_seconds,
             "pp_tok_s": self.prefill.median(), "tg_tok_s": self.decode.median(),
             "pp": self.prefill.spread(), "tg": self.decode.spread(),
             "read_gbs": self.read_gbs(), "bandwidth_gbs": self.bandwidth.median(), "share": self.share(),
             "bytes_per_token": self.bytes_per_token(), "weight_bytes": self.weight_bytes, "peak_rss": self.peak_rss,
+            "rss_after_prefill": self.rss_after_prefill,
             "stages": stages(&self.decode_stages), "prefill_stages": stages(&self.prefill_stages),
         })
     }
@@ -111,6 +116,10 @@ impl Report {
             self.activations,
             self.kv,
             terminal::bytes(self.weight_bytes)
+        ));
+        line(format!(
+            "loaded in {:.2} s, first token of a one-token prompt after {:.2} s",
+            self.load_seconds, self.first_token_seconds
         ));
         let at = if self.depth > 0 { format!(" at depth {}", self.depth) } else { String::new() };
         if self.prompt > 0 {
@@ -129,7 +138,8 @@ impl Report {
             }
         }
         if let Some(peak) = self.peak_rss {
-            line(format!("peak memory {}", terminal::bytes(peak)));
+            let after = self.rss_after_prefill.map(|rss| format!(", {} held after a prompt", terminal::bytes(rss)));
+            line(format!("peak memory {}{}", terminal::bytes(peak), after.unwrap_or_default()));
         }
         table(&mut out, "decode step", &self.decode_stages, colours);
         table(&mut out, "prefill chunk", &self.prefill_stages, colours);
@@ -183,12 +193,14 @@ mod tests {
             depth: 0,
             rows: 2,
             load_seconds: 0.0,
+            first_token_seconds: 0.0,
             prefill: Sample::default(),
             decode: Sample::of(vec![10.0]),
             bandwidth: Sample::of(vec![20.0]),
             weight_bytes: 0,
             bytes_per_step: 2_000_000_000,
             peak_rss: None,
+            rss_after_prefill: None,
             decode_stages: Vec::new(),
             prefill_stages: Vec::new(),
         };

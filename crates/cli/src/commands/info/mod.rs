@@ -14,11 +14,11 @@ mod text;
 
 use crate::args::InfoArgs;
 use crate::resolve::{self, Located, Named};
-use crate::{backends, builtin, load, side, terminal};
+use crate::{backends, builtin, kept, load, side, terminal};
 use anyhow::{Result, bail};
 use onebit_hub::HubError;
 use onebit_ops::Backend;
-use report::{Report, TextFacts};
+use report::{Repacked, Report, TextFacts};
 use std::io::Write;
 
 /// Runs the command.
@@ -71,6 +71,12 @@ fn describe_files(located: &Located, args: &InfoArgs, backend: &dyn Backend) -> 
             None
         }
     };
+    // Without a folder for caches nothing was kept.
+    if let Ok(Some(place)) = kept::Place::of(&source, backend, &args.run)
+        && let Some(bytes) = place.bytes()
+    {
+        report.repacked = Some(Repacked { path: place.path.display().to_string(), bytes });
+    }
     if args.check && report.model.is_some() {
         report.check = Some(check::read(&source)?);
     }

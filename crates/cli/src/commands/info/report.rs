@@ -34,9 +34,18 @@ pub(super) struct Report {
     pub(super) kernels: Vec<KernelRow>,
     pub(super) memory: Option<MemoryRow>,
     pub(super) text: Option<TextFacts>,
+    /// What `--cache-repack` kept of it for the chosen device.
+    pub(super) repacked: Option<Repacked>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) check: Option<Check>,
     pub(super) problems: Vec<String>,
+}
+
+/// A file of repacked weights.
+#[derive(Debug, Serialize)]
+pub(super) struct Repacked {
+    pub(super) path: String,
+    pub(super) bytes: u64,
 }
 
 /// Sizes of the network.
@@ -157,6 +166,7 @@ impl Report {
             kernels: Vec::new(),
             memory: None,
             text: None,
+            repacked: None,
             check: None,
             problems: Vec::new(),
         };

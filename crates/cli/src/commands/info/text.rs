@@ -54,6 +54,9 @@ pub(super) fn render(report: &Report) -> String {
             ),
         );
     }
+    if let Some(repacked) = &report.repacked {
+        line("repacked", format!("{}, {}", repacked.path, bytes(repacked.bytes)));
+    }
     if let Some(text) = &report.text {
         let template = match (text.chat_template, text.thinking, text.thinking_switch) {
             (false, ..) => "no chat template",

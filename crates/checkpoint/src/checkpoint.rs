@@ -327,6 +327,14 @@ impl Checkpoint {
         Ok(Some((tensor.shape.clone(), values)))
     }
 
+    /// Asks the operating system to read a tensor from the file, and some of what lies behind it, while other work is
+    /// done. Does nothing for unknown names and in memory mode.
+    pub fn fetch(&self, name: &str) {
+        if let Some(tensor) = self.inventory.tensor(name) {
+            self.storages[tensor.file].fetch(tensor.offset, tensor.bytes);
+        }
+    }
+
     /// Gives the memory behind a tensor back to the operating system, as after its content was copied or found
     /// derivable. It is read from the file again if it is touched. Does nothing for unknown names and in memory mode.
     pub fn release(&self, name: &str) {

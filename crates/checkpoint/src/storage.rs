@@ -11,13 +11,17 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 #[cfg(unix)]
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 
 use memmap2::Mmap;
 
 use crate::error::{Error, Problem};
 use crate::{Parsed, sniff};
+
+/// Bytes behind a tensor that are read from the disk while it is worked on.
+const FETCH_AHEAD: u64 = 64 << 20;
 
 /// First read of a header in memory mode.
 const FIRST_READ: u64 = 64 << 10;
@@ -40,6 +44,8 @@ pub(crate) struct Storage {
     file: Option<File>,
     len: u64,
     bytes: Bytes,
+    /// End of what [`Storage::fetch`] asked for.
+    fetched: AtomicU64,
 }
 
 impl Storage {
@@ -62,7 +68,8 @@ impl Storage {
         } else {
             Bytes::Owned(Vec::new())
         };
-        let mut storage = Self { path: path.to_owned(), file: Some(file), len, bytes };
+        let fetched = AtomicU64::new(0);
+        let mut storage = Self { path: path.to_owned(), file: Some(file), len, bytes, fetched };
         let header = storage.parse(parse)?;
         Ok((storage, header))
     }
@@ -74,7 +81,8 @@ impl Storage {
         parse: impl Fn(&[u8], u64) -> Result<Parsed<T>, Problem>,
     ) -> Result<(Self, T), Error> {
         let len = bytes.len() as u64;
-        let mut storage = Self { path: path.to_owned(), file: None, len, bytes: Bytes::Embedded(bytes) };
+        let bytes = Bytes::Embedded(bytes);
+        let mut storage = Self { path: path.to_owned(), file: None, len, bytes, fetched: AtomicU64::new(0) };
         let header = storage.parse(parse)?;
         Ok((storage, header))
     }
@@ -150,6 +158,17 @@ impl Storage {
         }
     }
 
+    /// Asks for a range and the stretch behind it to be read. What was asked for before is not asked for again: looking
+    /// every page up takes time even when all are there.
+    pub(crate) fn fetch(&self, offset: u64, len: u64) {
+        let Bytes::Mapped(map) = &self.bytes else { return };
+        let end = offset.saturating_add(len).saturating_add(FETCH_AHEAD).min(self.len);
+        let start = self.fetched.fetch_max(end, Ordering::Relaxed).max(offset);
+        if start < end {
+            read_pages(map, start as usize, (end - start) as usize);
+        }
+    }
+
     /// Gives the pages behind a range back to the operating system; they are read again when touched.
     pub(crate) fn release(&self, offset: u64, len: u64) {
         if let Bytes::Mapped(map) = &self.bytes {
@@ -206,6 +225,15 @@ pub fn explain_shrunk_files() {
         }
     }
 }
+
+/// Advice is only advice: when it fails pages are read when they are touched.
+#[cfg(unix)]
+fn read_pages(map: &Mmap, offset: usize, len: usize) {
+    let _ = map.advise_range(memmap2::Advice::WillNeed, offset, len);
+}
+
+#[cfg(not(unix))]
+fn read_pages(_map: &Mmap, _offset: usize, _len: usize) {}
 
 #[cfg(unix)]
 fn drop_pages(map: &Mmap, offset: usize, len: usize) {

@@ -59,6 +59,12 @@ impl WeightSource for Source {
         Ok(found.map(|(shape, values)| DenseTensor { shape, values }))
     }
 
+    fn fetch(&self, base: &str) {
+        for suffix in ["weight", "scales", "biases"] {
+            self.0.fetch(&format!("{base}.{suffix}"));
+        }
+    }
+
     fn release(&self, base: &str) {
         for suffix in ["weight", "scales", "biases"] {
             self.0.release(&format!("{base}.{suffix}"));

@@ -174,6 +174,7 @@ impl<'a> Loader<'a> {
         let uploaded = match options.store.and_then(|store| store.find(weight)) {
             Some(kept) => backend.restore(weight, &parts, kept)?,
             None => {
+                members.iter().for_each(|(name, _)| self.source.fetch(name));
                 let new = backend.upload(weight, &parts, UploadOptions { keep_biases: options.keep_biases })?;
                 if let (Some(store), Some(resident)) = (options.store, backend.resident(&new)) {
                     store.keep(weight, resident);

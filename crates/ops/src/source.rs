@@ -162,6 +162,10 @@ pub trait WeightSource: Sync {
     /// # Errors
     /// When the tensor is there and is not a float tensor.
     fn dense(&self, name: &str) -> Result<Option<DenseTensor>, SourceError>;
+    /// Tells the source that this matrix will be read now, and probably what lies behind it next.
+    fn fetch(&self, base: &str) {
+        let _ = base;
+    }
     /// Tells the source that the pages of this matrix are no longer needed (they can be read again).
     fn release(&self, base: &str);
 }

@@ -15,6 +15,7 @@
 
 #[cfg(target_arch = "aarch64")]
 mod aarch64;
+mod ahead;
 mod backend;
 mod bandwidth;
 mod cache;

@@ -9,7 +9,7 @@ use crate::ops::recurrent::{Delta, MAX_KERNEL, transposed_taps};
 use crate::ops::simple::Gates;
 use crate::ops::{Exec, Frame, attention, linear, recurrent, simple, vector, weight};
 use crate::threads::Pool;
-use onebit_ops::{Cache, Epilogue, Op, OpError, Placement, Program, RopeTable, Rows, StepInputs, StepOutput};
+use onebit_ops::{Cache, Epilogue, Op, OpError, Placement, Program, RopeTable, Rows, StepInputs, StepOutput, Weight};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -32,6 +32,8 @@ enum Extra {
     Angles(usize),
     /// `[kernel][channels]`.
     Taps(Vec<f32>),
+    /// The weight of the next product, the first of a step after the last.
+    Next(Weight),
 }
 
 /// Memory of a plan; it goes when the plan does.
@@ -60,7 +62,7 @@ impl Prepared {
         let mut tables: Vec<Arc<RopeTable>> = Vec::new();
         let mut extras = Vec::with_capacity(program.ops.len());
         let mut vocab = usize::MAX;
-        for op in &program.ops {
+        for (at, op) in program.ops.iter().enumerate() {
             extras.push(match op {
                 Op::Embed { table, .. } => {
                     weight(table)?;
@@ -73,7 +75,7 @@ impl Prepared {
                         return Err(OpError::Shape { op: "linear", what: w.name().to_owned(), wanted, got });
                     }
                     norm.as_ref().map(|n| vector(&n.gain)).transpose()?;
-                    Extra::None
+                    Extra::Next(next_weight(&program, at).unwrap_or(w).clone())
                 }
                 Op::Rope { table, .. } => {
                     let known = tables.iter().position(|t| Arc::ptr_eq(t, table) || t == table);
@@ -198,6 +200,12 @@ impl Prepared {
     }
 }
 
+/// The weight of the first product after op `at`, seen as a circle.
+fn next_weight(program: &Program, at: usize) -> Option<&Weight> {
+    let circle = program.ops[at + 1..].iter().chain(&program.ops[..at]);
+    circle.filter_map(|op| if let Op::Linear { weight, .. } = op { Some(weight) } else { None }).next()
+}
+
 /// True for ops on logit rows when no logits are wanted.
 fn skipped(op: &Op, inputs: &StepInputs, program: &Program) -> bool {
     let of_logits = |t: &onebit_ops::Tensor| program.tensors[t.0 as usize].rows == Rows::Logits;
@@ -231,7 +239,7 @@ fn execute(
     match (op, extra) {
         (Op::Embed { table, out }, _) => simple::embed(frame, table, *out)?,
         (Op::RmsNorm { x, norm, out }, _) => simple::rms_norm(frame, *x, norm, *out)?,
-        (Op::Linear { x, norm, weight, activations, epilogue, out }, _) => {
+        (Op::Linear { x, norm, weight, activations, epilogue, out }, Extra::Next(next)) => {
             let op = Linear {
                 x: *x,
                 norm: norm.as_ref(),
@@ -239,6 +247,7 @@ fn execute(
                 activations: *activations,
                 epilogue: *epilogue,
                 out: *out,
+                next: crate::ops::weight(next)?,
             };
             linear::run(frame, op)?;
         }
@@ -275,7 +284,7 @@ fn execute(
         (Op::Output { x, name }, _) => {
             output.values.insert(name.to_string(), simple::output(frame, *x));
         }
-        (Op::Rope { .. } | Op::ConvSilu { .. }, _) => unreachable!("prepared with what it needs"),
+        (Op::Linear { .. } | Op::Rope { .. } | Op::ConvSilu { .. }, _) => unreachable!("prepared with what it needs"),
     }
     Ok(())
 }

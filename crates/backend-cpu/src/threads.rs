@@ -5,6 +5,7 @@
 //! and closes by storing the next even one. Tasks are taken from a counter, so a worker that the system has put aside
 //! holds nobody up: a phase ends when its tasks are done and nobody is inside.
 
+use crate::ahead::{Ahead, Place};
 use std::cell::UnsafeCell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -31,6 +32,8 @@ struct Shared {
     sleeping: AtomicUsize,
     panicked: AtomicBool,
     stop: AtomicBool,
+    /// What threads fetch while they wait.
+    ahead: Ahead,
 }
 
 // SAFETY: `job` is the only field that is not Sync by itself; its rule is at its declaration.
@@ -40,8 +43,8 @@ unsafe impl Sync for Shared {}
 pub(crate) struct Pool {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
-    /// One phase at a time.
-    turn: Mutex<()>,
+    /// One phase at a time; how far the caller has fetched ahead.
+    turn: Mutex<Place>,
 }
 
 impl Pool {
@@ -55,6 +58,7 @@ impl Pool {
             sleeping: AtomicUsize::new(0),
             panicked: AtomicBool::new(false),
             stop: AtomicBool::new(false),
+            ahead: Ahead::default(),
         });
         // A system that gives fewer threads than asked for makes the pool slower, not wrong.
         let workers = (1..threads)
@@ -63,12 +67,17 @@ impl Pool {
                 thread::Builder::new().name(format!("onebit-cpu-{id}")).spawn(move || shared.work(id)).ok()
             })
             .collect();
-        Pool { shared, workers, turn: Mutex::new(()) }
+        Pool { shared, workers, turn: Mutex::default() }
     }
 
     /// Threads, the caller included.
     pub(crate) fn threads(&self) -> usize {
         self.workers.len() + 1
+    }
+
+    /// What threads fetch from now on while they wait.
+    pub(crate) fn ahead(&self) -> &Ahead {
+        &self.shared.ahead
     }
 
     /// Runs `job(task, worker)` for every task below `tasks`; workers are numbered from 0 and none runs two tasks at
@@ -77,7 +86,7 @@ impl Pool {
         if tasks <= 1 || self.workers.is_empty() {
             return (0..tasks).for_each(|task| job(task, 0));
         }
-        let turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut place = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         let shared = &*self.shared;
         // SAFETY: the lifetime is forgotten only until this call returns, which it does after the phase is closed and
         // nobody is inside; workers enter only open phases.
@@ -94,10 +103,14 @@ impl Pool {
         let mut looks = 0usize;
         while shared.inside.load(Ordering::SeqCst) != 0 {
             looks += 1;
-            if looks.is_multiple_of(PATIENCE) { thread::yield_now() } else { std::hint::spin_loop() }
+            if looks.is_multiple_of(PATIENCE) {
+                thread::yield_now();
+            } else if !shared.ahead.fetch(0, &mut place) {
+                std::hint::spin_loop();
+            }
         }
         let panicked = shared.panicked.swap(false, Ordering::SeqCst);
-        drop(turn);
+        drop(place);
         if let Err(panic) = mine {
             resume_unwind(panic);
         }
@@ -130,6 +143,7 @@ impl Shared {
     fn work(&self, id: usize) {
         let mut seen = 0;
         let mut looks = 0;
+        let mut place = Place::default();
         while !self.stop.load(Ordering::Relaxed) {
             let phase = self.phase.load(Ordering::SeqCst);
             if phase % 2 == 1 && phase != seen {
@@ -138,7 +152,9 @@ impl Shared {
                 self.enter(phase, id);
             } else if looks < SPINS {
                 looks += 1;
-                std::hint::spin_loop();
+                if !self.ahead.fetch(id, &mut place) {
+                    std::hint::spin_loop();
+                }
             } else {
                 // The caller stores the phase and then looks at `sleeping`; this thread does the reverse. So one of
                 // the two sees the other, and an unpark that comes before the park is not lost.

@@ -34,6 +34,13 @@ const TASKS: [usize; 2] = [5, 10];
 /// by far, and half of them would come out of another core's cache.
 const FEW: usize = 4;
 
+/// Blocks that one task computes for `rows` activation rows.
+fn task_blocks(packed: &Packed, rows: usize, threads: usize) -> usize {
+    let blocks: usize = packed.segments.iter().map(Segment::blocks).sum();
+    let tasks = TASKS[usize::from(rows <= FEW)] * threads;
+    (blocks / tasks).next_multiple_of(SET).clamp(SET, RANGE)
+}
+
 /// Blocks of a task are a multiple of this: kernels take as many side by side.
 const SET: usize = 8;
 
@@ -52,6 +59,8 @@ pub(crate) struct Linear<'a> {
     pub activations: Activations,
     pub epilogue: Epilogue,
     pub out: Tensor,
+    /// What the next product of the step reads.
+    pub next: &'a Packed,
 }
 
 /// Scratch bytes of a linear op: (shared, each worker's).
@@ -94,6 +103,7 @@ pub(crate) fn run(frame: &mut Frame<'_>, op: Linear<'_>) -> Result<(), OpError> 
         limit: op.activations.limit().filter(|_| packed.segments.iter().any(|s| s.layout.is_packed())),
         gain,
         x,
+        next: op.next,
     };
     let tile = tile_rows(frame.exec.kernels.table_bytes, product.cols);
     for start in (0..rows).step_by(tile) {
@@ -124,6 +134,8 @@ struct Product<'a> {
     limit: Option<i16>,
     gain: Option<(&'a [f32], f32)>,
     x: Input<'a>,
+    /// What the next product reads.
+    next: &'a Packed,
 }
 
 /// The activations of a tile as the kernels read them.
@@ -217,6 +229,16 @@ impl Product<'_> {
         });
     }
 
+    /// Lets threads that wait from now on begin to fetch the next weight. Against many rows memory has time enough.
+    fn expect_next(&self, rows: usize) {
+        let (next, threads) = (self.next, self.exec.pool.threads());
+        if let Some(segment) = next.segments.first().filter(|_| rows <= FEW) {
+            let block = segment.layout.block_bytes();
+            let task = task_blocks(next, rows, threads) * block;
+            self.exec.pool.ahead().expect(segment.data.bytes(), threads, task, block, SET);
+        }
+    }
+
     /// The product of all parts, into rows `first..` of `out`.
     fn multiply(
         &self,
@@ -229,9 +251,8 @@ impl Product<'_> {
         let float_rows = FloatRows { rows: p.rows, values: p.floats, sums: p.float_sums };
         let own_tables = p.rows <= FEW && self.row_tables() > 0;
         let built: Vec<AtomicBool> = (0..pool.threads()).map(|_| AtomicBool::new(false)).collect();
-        let blocks: usize = self.packed.segments.iter().map(Segment::blocks).sum();
-        let tasks = TASKS[usize::from(p.rows <= FEW)] * pool.threads();
-        let range = (blocks / tasks).next_multiple_of(SET).clamp(SET, RANGE);
+        let range = task_blocks(self.packed, p.rows, pool.threads());
+        self.expect_next(p.rows);
         let tasks: usize = self.packed.segments.iter().map(|s| s.blocks().div_ceil(range)).sum();
         let worker_scratch = PerWorker::new(worker_scratch, pool.threads());
         let job = |mut task: usize, worker: usize| {

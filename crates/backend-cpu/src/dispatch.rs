@@ -52,7 +52,7 @@ impl Tier {
         })
     }
 
-    /// `portable`, `avx2`, `avxvnni`, `avx512`, `avx512vnni` or `neon`.
+    /// `portable`, `avx2`, `avxvnni`, `avx512`, `avx512vnni`, `avx512amx` or `neon`.
     pub fn name(self) -> &'static str {
         match self.0 {
             Isa::Portable => "portable",

@@ -116,14 +116,14 @@ impl Prepared {
 
     /// The memory that steps of this plan work in.
     pub(crate) fn workspace(&self, tier: Tier, threads: usize) -> Result<Workspace, OpError> {
-        let table_bytes = tier.kernels().table_bytes;
+        let kernels = tier.kernels();
         let rows = self.program.bucket.rows;
         let (mut shared, mut worker) = (0, 0);
         for op in &self.program.ops {
             let (s, w) = match op {
                 Op::Linear { weight, activations, epilogue, out, .. } => {
                     let gated = *epilogue == Epilogue::SwiGlu;
-                    linear::scratch(table_bytes, self.program.max_rows(*out), weight, *activations, gated)
+                    linear::scratch(kernels, self.program.max_rows(*out), weight, *activations, gated)
                 }
                 Op::Attention { q, k, .. } => attention::scratch(rows, self.program.bucket.context, *q, *k),
                 Op::GatedDelta { k, .. } => recurrent::delta_scratch(rows, *k),

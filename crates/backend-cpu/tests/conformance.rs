@@ -11,6 +11,10 @@ mod portable {
     onebit_conformance::conformance!(optional || super::with("portable", 3));
 }
 
+mod avx512amx {
+    onebit_conformance::conformance!(optional || super::with("avx512amx", 2));
+}
+
 mod avx512vnni {
     onebit_conformance::conformance!(optional || super::with("avx512vnni", 2));
 }

@@ -13,6 +13,29 @@ use onebit_ops::KvFormat;
 use packed::{FloatRows, GroupSum, IntRows};
 use std::ops::Range;
 
+/// A form of integer activations beside the integers themselves: tables to look sums up in, or bytes for tiles.
+#[derive(Clone, Copy)]
+pub(crate) struct Operand {
+    /// Bytes for each four columns; 0 when the kernels read the integers alone.
+    pub bytes: usize,
+    /// Columns after which those of the next row follow, `[unit][row][columns]`; without, each row lies in one piece.
+    pub unit: Option<usize>,
+    /// Writes columns of one row: a unit, whose columns may end early at a row's end, or any groups of a row in one piece.
+    pub build: fn(values: &[i16], out: &mut [u8]),
+}
+
+impl Operand {
+    /// Bytes of one row that lie together.
+    pub(crate) fn piece_bytes(&self, cols: usize) -> usize {
+        self.unit.unwrap_or(cols).div_ceil(4) * self.bytes
+    }
+
+    /// Bytes of one row.
+    pub(crate) fn row_bytes(&self, cols: usize) -> usize {
+        self.unit.map_or(1, |unit| cols.div_ceil(unit)) * self.piece_bytes(cols)
+    }
+}
+
 /// Hands the list of generic loops to the macro `$then`, after `$extra`. One line here and the loop itself make a
 /// kernel of every tier.
 macro_rules! kernel_list {
@@ -59,10 +82,10 @@ macro_rules! declare {
             pub bits1_order: &'static BitOrder,
             /// Place of the rows in 2-bit blocks.
             pub bits2_order: &'static BitOrder,
-            /// Bytes of lookup tables for each four columns of integer activations; 0 for none.
-            pub table_bytes: usize,
-            /// Builds the lookup tables of one row.
-            pub build_tables: fn(values: &[i16], tables: &mut [u8]),
+            /// What the packed matmul reads of integer activations.
+            pub operand: Operand,
+            /// The same from a number of activation rows on, where they are multiplied in another way.
+            pub many: Option<(usize, Operand)>,
             /// The packed matmul over integer activations, otherwise as `float_blocks`.
             pub int_blocks: fn(segment: &Segment, blocks: Range<usize>, x: &IntRows<'_>, acc: &mut [f32]),
             $($(#[$doc])* pub $name: fn($($arg: $type),*),)*
@@ -72,14 +95,30 @@ macro_rules! declare {
         pub(crate) static PORTABLE: Kernels = Kernels {
             bits1_order: &PLAIN_ORDER,
             bits2_order: &PLAIN_ORDER,
-            table_bytes: 0,
-            build_tables: |_, _| {},
+            operand: Operand { bytes: 0, unit: None, build: |_, _| {} },
+            many: None,
             int_blocks: packed::int_blocks::<vector::Array>,
             $($name: $module::$name::<vector::Array>,)*
         };
     };
 }
 kernel_list!(declare,);
+
+impl Kernels {
+    /// What `int_blocks` reads of so many activation rows.
+    pub(crate) fn operand(&self, rows: usize) -> &Operand {
+        match &self.many {
+            Some((fewest, operand)) if rows >= *fewest => operand,
+            _ => &self.operand,
+        }
+    }
+
+    /// Bytes of it that any number of activation rows up to `rows` takes.
+    pub(crate) fn operand_bytes(&self, rows: usize, cols: usize) -> usize {
+        let few = self.many.map_or(rows, |(fewest, _)| rows.min(fewest - 1));
+        (few * self.operand.row_bytes(cols)).max(rows * self.operand(rows).row_bytes(cols))
+    }
+}
 
 /// A table of the generic loops over one vector type, compiled with some target features. Reach it only with a proof
 /// that the machine has them.

@@ -13,6 +13,9 @@ use std::ops::Range;
 /// Vectors of a block.
 pub(crate) const QUARTERS: usize = BLOCK / LANES;
 
+/// Most activation rows of a tile.
+pub(crate) const MAX_ROWS: usize = 64;
+
 /// Sums of integer activations over 32 columns.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[repr(C)]
@@ -43,7 +46,9 @@ pub(crate) struct IntRows<'a> {
     pub scales: &'a [f32],
     /// `[row][ceil(cols / 32)]`.
     pub sums: &'a [GroupSum],
-    /// `[row][cols / 4]` tables of the tier.
+    /// The largest that a value can be.
+    pub limit: i16,
+    /// What [`Kernels::operand`](super::Kernels::operand) says for so many rows.
     pub tables: &'a [u8],
 }
 

@@ -4,7 +4,8 @@
 //! cache; the weight streams through once for each tile.
 
 use super::{Exec, Frame, Input, Output, PerWorker, Tiles, vector, weight};
-use crate::generic::packed::{FloatRows, GroupSum, IntRows};
+use crate::generic::packed::{FloatRows, GroupSum, IntRows, MAX_ROWS};
+use crate::generic::{Kernels, Operand};
 use crate::layout::{BLOCK, GROUP, Packed, Segment};
 use crate::memory::{Carve, Disjoint, carved_bytes};
 use onebit_ops::{Activations, Epilogue, Norm, OpError, Tensor, View, Weight};
@@ -12,15 +13,21 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Most activation rows of a tile, and fewest of a full one.
-const TILE: [usize; 2] = [64, 16];
+const TILE: [usize; 2] = [MAX_ROWS, 16];
 
 /// Bytes of lookup tables that a tile may have: they are read from the last cache for each task.
 const TILE_TABLES: usize = 5 << 20;
 
-/// Activation rows of a tile over `cols` columns.
-fn tile_rows(table_bytes: usize, cols: usize) -> usize {
-    let row = cols.div_ceil(4) * table_bytes;
+/// Activation rows of a tile, of `rows` over `cols` columns.
+fn tile_rows(kernels: &Kernels, rows: usize, cols: usize) -> usize {
+    let row = kernels.operand(rows).row_bytes(cols);
     (TILE_TABLES / row.max(1) / 8 * 8).clamp(TILE[1], TILE[0])
+}
+
+/// Few activation rows whose tables lie in one piece. Each thread builds them for itself: they are larger than what they
+/// are built from by far, and half of them would come out of another core's cache.
+fn builds_own(operand: &Operand, rows: usize) -> bool {
+    rows <= FEW && operand.unit.is_none() && operand.bytes > 0
 }
 
 /// Most blocks that one task computes.
@@ -30,8 +37,7 @@ const RANGE: usize = 32;
 /// take no longer when weights come in small pieces.
 const TASKS: [usize; 2] = [5, 10];
 
-/// Few activation rows. Each thread builds their lookup tables for itself: they are larger than what they are built from
-/// by far, and half of them would come out of another core's cache.
+/// Few activation rows.
 const FEW: usize = 4;
 
 /// Blocks that one task computes for `rows` activation rows.
@@ -65,24 +71,25 @@ pub(crate) struct Linear<'a> {
 
 /// Scratch bytes of a linear op: (shared, each worker's).
 pub(crate) fn scratch(
-    table_bytes: usize,
+    kernels: &Kernels,
     max_rows: usize,
     w: &Weight,
     activations: Activations,
     gated: bool,
 ) -> (usize, usize) {
-    let (rows, cols) = (max_rows.min(tile_rows(table_bytes, w.cols())), w.cols());
+    let (rows, cols) = (max_rows.min(tile_rows(kernels, max_rows, w.cols())), w.cols());
     let mut shared = carved_bytes::<f32>(rows * cols) + carved_bytes::<f32>(rows * cols.div_ceil(32));
     if activations != Activations::F32 {
         shared += carved_bytes::<i16>(rows * cols)
             + carved_bytes::<f32>(rows * cols.div_ceil(GROUP))
             + carved_bytes::<GroupSum>(rows * cols.div_ceil(32))
-            + carved_bytes::<u8>(rows * cols.div_ceil(4) * table_bytes);
+            + carved_bytes::<u8>(kernels.operand_bytes(rows, cols));
     }
     if gated {
         shared += carved_bytes::<f32>(rows * w.rows());
     }
-    let tables = rows.min(FEW) * cols.div_ceil(4) * table_bytes;
+    // A step may have fewer rows.
+    let tables = rows.min(FEW) * kernels.operand.row_bytes(cols);
     (shared, carved_bytes::<f32>(RANGE * rows * BLOCK) + carved_bytes::<u8>(tables))
 }
 
@@ -105,7 +112,7 @@ pub(crate) fn run(frame: &mut Frame<'_>, op: Linear<'_>) -> Result<(), OpError> 
         x,
         next: op.next,
     };
-    let tile = tile_rows(frame.exec.kernels.table_bytes, product.cols);
+    let tile = tile_rows(frame.exec.kernels, rows, product.cols);
     for start in (0..rows).step_by(tile) {
         let tile = start..(start + tile).min(rows);
         let mut carve = Carve::new(frame.scratch);
@@ -154,14 +161,10 @@ struct Ints<'a> {
 }
 
 impl Product<'_> {
-    /// Bytes of lookup tables of one row.
-    fn row_tables(&self) -> usize {
-        self.cols.div_ceil(4) * self.exec.kernels.table_bytes
-    }
-
     /// Bytes of the lookup tables that threads share.
     fn shared_tables(&self, rows: usize) -> usize {
-        if rows > FEW { rows * self.row_tables() } else { 0 }
+        let operand = self.exec.kernels.operand(rows);
+        if builds_own(operand, rows) { 0 } else { rows * operand.row_bytes(self.cols) }
     }
 
     fn carve<'s>(&self, rows: usize, carve: &mut Carve<'s>) -> Prepared<'s> {
@@ -185,18 +188,19 @@ impl Product<'_> {
         let with_floats = self.limit.is_none() || self.packed.segments.iter().any(|s| !s.layout.is_packed());
         let floats = Tiles::new(p.floats, cols);
         let float_sums = Tiles::new(p.float_sums, cols.div_ceil(32));
+        let (rows, operand) = (p.rows, kernels.operand(p.rows));
         let ints = p.ints.as_mut().map(|i| {
             (
                 Tiles::new(i.values, cols),
                 Tiles::new(i.scales, cols.div_ceil(GROUP)),
                 Tiles::new(i.sums, cols.div_ceil(32)),
-                (!i.tables.is_empty()).then(|| Tiles::new(i.tables, self.row_tables())),
+                (!i.tables.is_empty()).then(|| Tiles::new(i.tables, operand.piece_bytes(cols))),
             )
         });
         // Few rows are cut into pieces of whole groups, so that no thread waits.
-        let pieces = (self.exec.pool.threads() / p.rows).min(cols / PIECE).max(1);
+        let pieces = (self.exec.pool.threads() / rows).min(cols / PIECE).max(1);
         let piece = cols.div_ceil(pieces).next_multiple_of(GROUP);
-        self.exec.each(p.rows * pieces, 4 * piece, &|task, _| {
+        self.exec.each(rows * pieces, 4 * piece, &|task, _| {
             let (m, start) = (task / pieces, task % pieces * piece);
             let (start, end) = (start.min(cols), (start + piece).min(cols));
             // SAFETY: each piece of a row is one task.
@@ -221,9 +225,15 @@ impl Product<'_> {
                 };
                 (kernels.quantize)(row, limit, values, scales, sums);
                 if let Some(tables) = tables {
-                    let quads = start.div_ceil(4) * kernels.table_bytes..end.div_ceil(4) * kernels.table_bytes;
-                    // SAFETY: each piece of a row is one task.
-                    (kernels.build_tables)(values, unsafe { tables.part(m, quads) });
+                    let Some(unit) = operand.unit else {
+                        let quads = start.div_ceil(4) * operand.bytes..end.div_ceil(4) * operand.bytes;
+                        // SAFETY: each piece of a row is one task.
+                        return (operand.build)(values, unsafe { tables.part(m, quads) });
+                    };
+                    for (u, values) in (start / unit..).zip(values.chunks(unit)) {
+                        // SAFETY: each piece of a row is one task, and has whole units.
+                        (operand.build)(values, unsafe { tables.piece(u * rows + m) });
+                    }
                 }
             }
         });
@@ -249,7 +259,8 @@ impl Product<'_> {
     ) {
         let (kernels, pool) = (self.exec.kernels, self.exec.pool);
         let float_rows = FloatRows { rows: p.rows, values: p.floats, sums: p.float_sums };
-        let own_tables = p.rows <= FEW && self.row_tables() > 0;
+        let operand = kernels.operand(p.rows);
+        let (own_tables, row_tables) = (builds_own(operand, p.rows), operand.row_bytes(self.cols));
         let built: Vec<AtomicBool> = (0..pool.threads()).map(|_| AtomicBool::new(false)).collect();
         let range = task_blocks(self.packed, p.rows, pool.threads());
         self.expect_next(p.rows);
@@ -273,18 +284,18 @@ impl Product<'_> {
                 Some(ints) if segment.layout.is_packed() => {
                     let mut tables: &[u8] = ints.tables;
                     if own_tables {
-                        let own = carve.take::<u8>(p.rows * self.row_tables());
+                        let own = carve.take::<u8>(p.rows * row_tables);
                         // A worker's tasks follow one another, so its flag needs no order.
                         if !built[worker].swap(true, Ordering::Relaxed) {
-                            let rows = own.chunks_exact_mut(self.row_tables());
+                            let rows = own.chunks_exact_mut(row_tables);
                             for (values, tables) in ints.values.chunks_exact(self.cols).zip(rows) {
-                                (kernels.build_tables)(values, tables);
+                                (operand.build)(values, tables);
                             }
                         }
                         tables = own;
                     }
                     let Ints { values, scales, sums, .. } = ints;
-                    let rows = IntRows { rows: p.rows, values, scales, sums, tables };
+                    let rows = IntRows { rows: p.rows, values, scales, sums, limit: self.limit.unwrap_or(0), tables };
                     (kernels.int_blocks)(segment, blocks.clone(), &rows, acc);
                 }
                 _ => (kernels.float_blocks)(segment, blocks.clone(), &float_rows, acc),

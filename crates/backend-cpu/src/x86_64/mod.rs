@@ -6,7 +6,9 @@
 //! | `avxvnni` | byte tables (`avx2`) | `vpdpwssd`, VEX |
 //! | `avx512` | word tables (`avx512`) | `vpmaddwd` |
 //! | `avx512vnni` | word tables (`avx512`) | `vpdpwssd`, EVEX |
+//! | `avx512amx` | the same for one and two activation rows, tiles of bytes for more (`amx`) | the same |
 
+mod amx;
 pub(crate) mod avx2;
 pub(crate) mod avx512;
 mod block;
@@ -14,7 +16,7 @@ mod block;
 mod guard;
 
 use crate::generic::packed::{FloatRows, GroupSum};
-use crate::generic::{Kernels, attention, delta, kernel_list, kv, lifted_kernels, packed, rows};
+use crate::generic::{Kernels, Operand, attention, delta, kernel_list, kv, lifted_kernels, packed, rows};
 use crate::layout::{Codes, Segment};
 use avx2::F32x8;
 use onebit_ops::KvFormat;
@@ -26,6 +28,7 @@ pub(crate) struct Machine(Set);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Set {
+    Avx512Amx,
     Avx512Vnni,
     Avx512,
     AvxVnni,
@@ -40,8 +43,10 @@ impl Machine {
             return Vec::new();
         }
         let wide = has!("avx512f") && has!("avx512bw") && has!("avx512vl");
+        let vnni = wide && has!("avx512vnni");
         let sets = [
-            (Set::Avx512Vnni, wide && has!("avx512vnni")),
+            (Set::Avx512Amx, vnni && has!("avx512vbmi") && has!("gfni") && amx::detected()),
+            (Set::Avx512Vnni, vnni),
             (Set::Avx512, wide),
             (Set::AvxVnni, has!("avxvnni")),
             (Set::Avx2, true),
@@ -51,6 +56,7 @@ impl Machine {
 
     pub(crate) fn name(self) -> &'static str {
         match self.0 {
+            Set::Avx512Amx => "avx512amx",
             Set::Avx512Vnni => "avx512vnni",
             Set::Avx512 => "avx512",
             Set::AvxVnni => "avxvnni",
@@ -60,6 +66,7 @@ impl Machine {
 
     pub(crate) fn kernels(self) -> &'static Kernels {
         match self.0 {
+            Set::Avx512Amx => &AVX512_AMX,
             Set::Avx512Vnni => &AVX512_VNNI,
             Set::Avx512 => &AVX512,
             Set::AvxVnni => &AVX_VNNI,
@@ -77,9 +84,13 @@ macro_rules! tier {
             F32x8; $features;
             bits1_order: &$folder::bits::BITS1_ORDER,
             bits2_order: &$folder::bits::BITS2_ORDER,
-            table_bytes: $folder::tables::BYTES * 4 / $folder::tables::COLUMNS,
-            // SAFETY: whoever holds this table has a proof that the machine has these features.
-            build_tables: |values, tables| unsafe { $folder::tables::build(values, tables) },
+            operand: Operand {
+                bytes: $folder::tables::BYTES * 4 / $folder::tables::COLUMNS,
+                unit: None,
+                // SAFETY: whoever holds this table has a proof that the machine has these features.
+                build: |values, tables| unsafe { $folder::tables::build(values, tables) },
+            },
+            many: None,
             int_blocks: |segment, blocks, x, acc| {
                 // SAFETY: whoever holds this table has a proof that the machine has these features.
                 unsafe {
@@ -109,3 +120,17 @@ tier!(
     /// The same with VNNI: Intel servers since 2019, AMD since Zen 4.
     AVX512_VNNI, avx512, evex, "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512vnni"
 );
+
+/// The same with tiles of bytes: Intel servers since 2023.
+static AVX512_AMX: Kernels = Kernels {
+    many: Some((amx::FEWEST, amx::OPERAND)),
+    int_blocks: |segment, blocks, x, acc| {
+        if x.rows >= amx::FEWEST {
+            // SAFETY: whoever holds this table has a proof that the machine has these features.
+            unsafe { amx::int_blocks(segment, blocks, x, acc) }
+        } else {
+            (AVX512_VNNI.int_blocks)(segment, blocks, x, acc);
+        }
+    },
+    ..AVX512_VNNI
+};

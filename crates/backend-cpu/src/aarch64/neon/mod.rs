@@ -6,7 +6,7 @@ mod tables;
 mod vector;
 
 use crate::generic::packed::{FloatRows, GroupSum};
-use crate::generic::{Kernels, attention, delta, kernel_list, kv, lifted_kernels, packed, rows};
+use crate::generic::{Kernels, Operand, attention, delta, kernel_list, kv, lifted_kernels, packed, rows};
 use crate::layout::{Codes, PLAIN_ORDER, Segment};
 use onebit_ops::KvFormat;
 use std::ops::Range;
@@ -18,8 +18,8 @@ pub(crate) static KERNELS: Kernels = kernel_list!(
     F32x8; "neon";
     bits1_order: &PLAIN_ORDER,
     bits2_order: &PLAIN_ORDER,
-    table_bytes: tables::BYTES,
-    build_tables: tables::build,
+    operand: Operand { bytes: tables::BYTES, unit: None, build: tables::build },
+    many: None,
     int_blocks: |segment, blocks, x, acc| match segment.layout.codes {
         Codes::Bits1 | Codes::Bits2 => bits::int_blocks(segment, blocks, x, acc),
         _ => block::int_blocks(segment, blocks, x, acc),

@@ -149,7 +149,7 @@ unsafe fn look_up<const S: usize, const M: usize>(
 /// 32 stored numbers.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
-fn lanes(kind: ParamType, bytes: &[u8]) -> [__m512; 2] {
+pub(in crate::x86_64) fn lanes(kind: ParamType, bytes: &[u8]) -> [__m512; 2] {
     let from = bytes[..BLOCK * kind.bytes()].as_ptr();
     // SAFETY: 32 numbers of the kind begin there.
     unsafe {

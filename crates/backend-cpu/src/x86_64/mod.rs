@@ -45,7 +45,7 @@ impl Machine {
         let wide = has!("avx512f") && has!("avx512bw") && has!("avx512vl");
         let vnni = wide && has!("avx512vnni");
         let sets = [
-            (Set::Avx512Amx, vnni && has!("avx512vbmi") && has!("gfni") && amx::detected()),
+            (Set::Avx512Amx, vnni && has!("avx512vbmi") && has!("avx512bitalg") && has!("gfni") && amx::detected()),
             (Set::Avx512Vnni, vnni),
             (Set::Avx512, wide),
             (Set::AvxVnni, has!("avxvnni")),

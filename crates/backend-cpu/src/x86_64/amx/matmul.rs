@@ -1,19 +1,23 @@
 //! The product: records of a few blocks in turn, each against all activation rows.
 //!
-//! While tiles multiply one pair, the sums of the pair before become floats and are added up: the processor does both at
-//! once, since neither waits for the other.
+//! Three stages, each a record or a part of one behind the one before: a record becomes bytes, tiles multiply them, their
+//! sums become floats and are added up. The stages are mixed piece by piece. Tiles are busy for long with few
+//! instructions, and the processor looks only so many instructions ahead for something else to do.
+//!
+//! Loops are plain: a closure would be compiled without the caller's target features.
 
 use super::activations::{BYTES, COLUMNS, SHIFT};
-use super::tiles::{Sums, Tiles};
-use super::weights::Bytes;
+use super::tiles::{ROW, Sums, Tile, Tiles};
+use super::weights::{Bits1, Bits2, Block4, Block8, Bytes, Expand};
 use crate::generic::packed::{IntRows, MAX_ROWS, add_int_sparse};
-use crate::layout::{BLOCK, Layout, Segment};
+use crate::layout::{BLOCK, Codes, Layout, Segment};
 use crate::x86_64::avx512::bits::lanes;
 use std::arch::x86_64::*;
+use std::marker::PhantomData;
 use std::ops::Range;
 
 /// Fewest activation rows: tables are faster for fewer.
-pub(in crate::x86_64) const FEWEST: usize = 3;
+pub(in crate::x86_64) const FEWEST: usize = 4;
 
 /// Most activation rows of a tile.
 const TALL: usize = 16;
@@ -29,15 +33,15 @@ const ACTIVATION_CACHE: usize = 768 * 1024;
 const AHEAD: usize = 2;
 
 /// The sums of a range of blocks, as `Kernels::int_blocks`.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi,avx512vnni,gfni,avx2,fma,f16c")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi,avx512vnni,avx512bitalg,gfni,avx2,fma,f16c")]
 pub(in crate::x86_64) fn int_blocks(segment: &Segment, blocks: Range<usize>, x: &IntRows<'_>, acc: &mut [f32]) {
     acc.fill(0.0);
-    let both = x.limit > SHIFT.into();
-    match (both, segment.layout.bias.is_some()) {
-        (false, false) => multiply::<false, false>(segment, blocks.clone(), x, acc),
-        (false, true) => multiply::<false, true>(segment, blocks.clone(), x, acc),
-        (true, false) => multiply::<true, false>(segment, blocks.clone(), x, acc),
-        (true, true) => multiply::<true, true>(segment, blocks.clone(), x, acc),
+    match segment.layout.codes {
+        Codes::Bits1 => multiply::<Bits1>(segment, blocks.clone(), x, acc),
+        Codes::Bits2 => multiply::<Bits2>(segment, blocks.clone(), x, acc),
+        Codes::Block4 => multiply::<Block4>(segment, blocks.clone(), x, acc),
+        Codes::Block8 => multiply::<Block8>(segment, blocks.clone(), x, acc),
+        Codes::Dense(_) => unreachable!("dense weights meet float activations"),
     }
     for (b, acc) in blocks.zip(acc.chunks_exact_mut(x.rows * BLOCK)) {
         for (m, acc) in acc.chunks_exact_mut(BLOCK).enumerate() {
@@ -46,186 +50,411 @@ pub(in crate::x86_64) fn int_blocks(segment: &Segment, blocks: Range<usize>, x: 
     }
 }
 
-/// Activation rows as tiles of one height; the last begins early enough to end with the last row.
-#[derive(Clone, Copy)]
-struct Heights {
-    rows: usize,
-    height: usize,
-}
-
-impl Heights {
-    fn new(rows: usize) -> Self {
-        Heights { rows, height: rows.div_ceil(rows.div_ceil(TALL)) }
-    }
-
-    /// Tiles, if rows are cut into some.
-    fn count(self) -> usize {
-        self.rows.div_ceil(self.height)
-    }
-
-    /// First row of tile `t`.
-    fn start(self, t: usize) -> usize {
-        (t * self.height).min(self.rows - self.height)
-    }
-
-    /// The rows that no tile before has.
-    fn fresh(self, t: usize) -> Range<usize> {
-        t * self.height..((t + 1) * self.height).min(self.rows)
-    }
-}
-
-/// What a group multiplies the sums of each activation row by.
-struct Factors {
-    /// Of the values.
-    value: [f32; MAX_ROWS],
-    /// Of the biases; only where they are kept.
-    total: [f32; MAX_ROWS],
-    x: [f32; MAX_ROWS],
-}
-
-impl Factors {
-    const NONE: Factors = Factors { value: [0.0; MAX_ROWS], total: [0.0; MAX_ROWS], x: [0.0; MAX_ROWS] };
-
-    #[inline]
-    fn take<const AFFINE: bool>(&mut self, layout: &Layout, x: &IntRows<'_>, g: usize) {
-        for m in 0..x.rows {
-            self.x[m] = x.scale(layout, m, g);
-            self.value[m] = self.x[m] * layout.factor;
-            if AFFINE {
-                self.total[m] = x.sum(layout, m, g).total as f32;
-            }
-        }
-    }
-}
-
-/// Sums that wait to be added up.
-#[derive(Clone, Copy)]
-struct Pending<'a> {
-    record: &'a [u8],
-    /// Of the two factors in use.
-    factors: usize,
-    /// First of the block's results.
-    results: usize,
-    /// The first tile of activations.
-    tile: usize,
-}
-
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi,avx512vnni,gfni,avx2,fma,f16c")]
-fn multiply<const BOTH: bool, const AFFINE: bool>(
-    segment: &Segment,
-    blocks: Range<usize>,
-    x: &IntRows<'_>,
-    acc: &mut [f32],
-) {
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi,avx512vnni,avx512bitalg,gfni,avx2,fma,f16c")]
+fn multiply<E: Expand>(segment: &Segment, blocks: Range<usize>, x: &IntRows<'_>, acc: &mut [f32]) {
     let layout = &segment.layout;
-    let (stride, heights) = (x.rows * BLOCK, Heights::new(x.rows));
+    let stride = x.rows * BLOCK;
     let (block_bytes, record_bytes) = (layout.block_bytes(), layout.record_bytes());
     let set = (RESULT_CACHE / (stride * size_of::<f32>())).clamp(1, SET);
     let chunk = (ACTIVATION_CACHE / (x.rows * BYTES * layout.group.div_ceil(COLUMNS))).max(1);
-    let (mut bytes, mut sums) = (Bytes::new(), [[[[0; 16]; 16]; 2]; 2]);
-    let mut factors = [Factors::NONE; 2];
-    let mut pending: Option<Pending<'_>> = None;
-    // SAFETY: whoever holds this tier has a proof; a tile has at most 16 rows, and groups are multiples of 32. Tasks of a
-    // thread follow one another.
-    let mut tiles = unsafe { Tiles::new(heights.height, layout.group.min(COLUMNS)) };
+    let mut line = Line::<E>::new(layout, x);
     for first in (0..layout.groups()).step_by(chunk) {
         let groups = first..(first + chunk).min(layout.groups());
         for start in blocks.clone().step_by(set) {
             let end = (start + set).min(blocks.end);
             for g in groups.clone() {
-                factors[g % 2].take::<AFFINE>(layout, x, g);
                 // The last groups fetch the first ones of the next blocks.
                 let wrap = if g + AHEAD < groups.end { 0 } else { set * block_bytes - groups.len() * record_bytes };
                 let ahead = AHEAD * record_bytes + wrap;
                 for b in start..end {
                     let record = segment.record(b, g);
-                    bytes.expand(layout, record, ahead);
-                    for tile in (0..heights.count()).step_by(2) {
-                        let starts = [heights.start(tile), heights.start((tile + 1).min(heights.count() - 1))];
-                        if tile + 1 < heights.count() {
-                            pair::<2, BOTH>(&mut tiles, layout, x, g, (starts, heights.height), &bytes);
-                        } else {
-                            pair::<1, BOTH>(&mut tiles, layout, x, g, (starts, heights.height), &bytes);
-                        }
-                        let now = Pending { record, factors: g % 2, results: (b - blocks.start) * stride, tile };
-                        if let Some(before) = pending.replace(now) {
-                            add_up::<AFFINE>(layout, heights, &before, &factors[before.factors], &sums, acc);
-                        }
-                        if tile + 1 < heights.count() { tiles.end::<2>(&mut sums) } else { tiles.end::<1>(&mut sums) }
+                    for line in record[..layout.code_bytes()].as_chunks::<64>().0 {
+                        _mm_prefetch::<_MM_HINT_T1>(line.as_ptr().wrapping_add(ahead).cast());
                     }
+                    line.push(record, g, (b - blocks.start) * stride, acc);
                 }
             }
         }
     }
-    if let Some(before) = pending {
-        add_up::<AFFINE>(layout, heights, &before, &factors[before.factors], &sums, acc);
+    line.drain(acc);
+}
+
+/// Activation rows as tiles of one height; the last begins early enough to end with the last row.
+#[derive(Clone, Copy)]
+struct Heights {
+    rows: usize,
+    tiles: usize,
+    height: usize,
+}
+
+impl Heights {
+    fn new(rows: usize) -> Self {
+        let height = rows.div_ceil(rows.div_ceil(TALL));
+        Heights { rows, tiles: rows.div_ceil(height), height }
+    }
+
+    /// First row of tile `t`.
+    #[inline(always)]
+    fn start(self, t: usize) -> usize {
+        (t * self.height).min(self.rows - self.height)
     }
 }
 
-/// Multiplies one or two tiles of activations.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi,avx512vnni,gfni,avx2,fma,f16c")]
-fn pair<const T: usize, const BOTH: bool>(
-    tiles: &mut Tiles,
-    layout: &Layout,
-    x: &IntRows<'_>,
-    g: usize,
-    (starts, height): ([usize; 2], usize),
-    weights: &Bytes,
-) {
-    tiles.begin::<T>(&weights.before);
-    for k in 0..layout.group.div_ceil(COLUMNS) {
-        let column = g * layout.group + k * COLUMNS;
-        let mut rows = [std::ptr::null(); 2];
-        for (row, start) in rows.iter_mut().zip(starts) {
-            let unit = (column / COLUMNS * x.rows + start) * BYTES;
-            *row = x.tables[unit..unit + height * BYTES][column % COLUMNS..].as_ptr();
+/// What a group multiplies the sums of an activation row by.
+#[derive(Clone, Copy)]
+struct Factors {
+    /// Of the values.
+    value: f32,
+    /// Sum of the integers, and what the bias is multiplied by; only where biases are kept.
+    total: f32,
+    bias: f32,
+}
+
+impl Factors {
+    const ZERO: Factors = Factors { value: 0.0, total: 0.0, bias: 0.0 };
+
+    fn take(factors: &mut [Factors; MAX_ROWS], layout: &Layout, x: &IntRows<'_>, g: usize) {
+        for (m, f) in factors[..x.rows].iter_mut().enumerate() {
+            let scale = x.scale(layout, m, g);
+            f.value = scale * layout.factor;
+            if layout.bias.is_some() {
+                f.total = x.sum(layout, m, g).total as f32;
+                f.bias = scale * f.total;
+            }
         }
-        let [first, second] = &weights.tiles[k];
-        // SAFETY: `height` rows of whole units begin there.
-        unsafe { tiles.multiply::<T, BOTH>(rows, BYTES, [first, second]) };
     }
 }
 
-/// Adds a group's sums of one block and up to two tiles of activations: as `generic::packed::finish_group`, with the same
-/// roundings.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi,avx512vnni,gfni,avx2,fma,f16c")]
-fn add_up<const AFFINE: bool>(
-    layout: &Layout,
+/// A record on its way.
+#[derive(Clone, Copy)]
+struct Job<'a> {
+    record: &'a [u8],
+    group: usize,
+    /// First of the block's results.
+    results: usize,
+    /// Which of two places its bytes have.
+    place: usize,
+    /// Next of its units of 16 columns that becomes bytes.
+    unit: usize,
+}
+
+/// The sums of one or two tiles of activations, on their way to the results.
+struct Part {
+    /// The activation rows that remain.
+    row: usize,
+    end: usize,
+    /// From a row to its place among the sums.
+    skip: usize,
+    /// Results of row 0.
+    results: usize,
+    factors: usize,
+    /// Stored scales, and biases where they are kept.
+    stored: [__m512; 2],
+    bias: [__m512; 2],
+    /// What the shift of the activations has added.
+    shift: [__m512i; 2],
+}
+
+/// The three stages.
+struct Line<'a, E> {
+    layout: &'a Layout,
+    x: &'a IntRows<'a>,
     heights: Heights,
-    pending: &Pending<'_>,
-    factors: &Factors,
-    sums: &[[Sums; 2]; 2],
+    /// Whether activations have two bytes.
+    both: bool,
+    tiles: Tiles,
+    bytes: [Bytes; 2],
+    expanded: Option<Job<'a>>,
+    /// Of 16 weight rows, and of the next 16: tiles of activations behind one another.
+    sums: [[Sums; 2 * TALL]; 2],
+    multiplied: Part,
+    /// Of the last two groups that were multiplied.
+    factors: [[Factors; MAX_ROWS]; 2],
+    group: usize,
+    /// Units and rows that are taken at a time while tiles multiply.
+    units: usize,
+    rows: usize,
+    codes: PhantomData<E>,
+}
+
+impl<'a, E: Expand> Line<'a, E> {
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi,avx512vnni,avx512bitalg,gfni,avx2,fma,f16c")]
+    fn new(layout: &'a Layout, x: &'a IntRows<'a>) -> Self {
+        let (heights, both) = (Heights::new(x.rows), x.limit > SHIFT.into());
+        let steps = layout.group.div_ceil(COLUMNS) * (1 + usize::from(both));
+        let zero = _mm512_setzero_ps();
+        let shift = [_mm512_setzero_si512(); 2];
+        Line {
+            layout,
+            x,
+            heights,
+            both,
+            // SAFETY: whoever holds this tier has a proof; a tile has at most 16 rows, and groups are multiples of 32.
+            // Tasks of a thread follow one another.
+            tiles: unsafe { Tiles::new(heights.height, layout.group.min(COLUMNS)) },
+            bytes: [Bytes::ZERO; 2],
+            expanded: None,
+            sums: [[[0; 16]; 2 * TALL]; 2],
+            multiplied: Part {
+                row: 0,
+                end: 0,
+                skip: 0,
+                results: 0,
+                factors: 0,
+                stored: [zero; 2],
+                bias: [zero; 2],
+                shift,
+            },
+            factors: [[Factors::ZERO; MAX_ROWS]; 2],
+            group: usize::MAX,
+            units: (layout.group / 16).div_ceil(steps * heights.tiles.div_ceil(2)),
+            rows: (heights.height * heights.tiles.min(2)).div_ceil(steps),
+            codes: PhantomData,
+        }
+    }
+
+    /// Takes a record in; the one before is multiplied.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi,avx512vnni,avx512bitalg,gfni,avx2,fma,f16c")]
+    fn push(&mut self, record: &'a [u8], group: usize, results: usize, acc: &mut [f32]) {
+        let mut next = Job { record, group, results, place: 0, unit: 0 };
+        if let Some(job) = self.expanded {
+            next.place = 1 - job.place;
+            self.multiply(job, &mut next, acc);
+        }
+        self.expand(&mut next, usize::MAX);
+        self.expanded = Some(next);
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi,avx512vnni,avx512bitalg,gfni,avx2,fma,f16c")]
+    fn drain(mut self, acc: &mut [f32]) {
+        if let Some(job) = self.expanded.take() {
+            self.multiply(job, &mut Job { unit: usize::MAX, ..job }, acc);
+        }
+        self.add_up(usize::MAX, acc);
+    }
+
+    /// Makes bytes of some units of a record.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi,avx512vnni,avx512bitalg,gfni,avx2,fma,f16c")]
+    fn expand(&mut self, job: &mut Job<'a>, units: usize) {
+        let end = job.unit.saturating_add(units).min(self.layout.group / 16);
+        while job.unit < end {
+            let codes = &job.record[job.unit * E::UNIT..(job.unit + 1) * E::UNIT];
+            // SAFETY: this function is compiled for what the caller has a proof of.
+            unsafe { E::expand(codes, self.bytes[job.place].columns(job.unit)) };
+            job.unit += 1;
+        }
+    }
+
+    /// Multiplies a record by all activation rows, while the next one is expanded and the sums before are added up.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi,avx512vnni,avx512bitalg,gfni,avx2,fma,f16c")]
+    fn multiply(&mut self, job: Job<'a>, next: &mut Job<'a>, acc: &mut [f32]) {
+        let (layout, Heights { rows, tiles, height }) = (self.layout, self.heights);
+        if self.group != job.group {
+            self.group = job.group;
+            Factors::take(&mut self.factors[job.group % 2], layout, self.x, job.group);
+        }
+        let stored = lanes(layout.scale, &job.record[layout.code_bytes()..]);
+        let bias = match layout.bias {
+            Some(kind) => lanes(kind, &job.record[layout.bias_start()..]),
+            None => stored,
+        };
+        // SAFETY: this function is compiled for what the caller has a proof of.
+        let [low, high] = unsafe { E::sums(&job.record[..layout.code_bytes()], &self.bytes[job.place]) };
+        for tile in (0..tiles).step_by(2) {
+            let first = tile * height;
+            if tile + 1 < tiles {
+                self.pair::<2>(job, tile, next, acc)
+            } else {
+                self.pair::<1>(job, tile, next, acc)
+            }
+            self.multiplied = Part {
+                row: first,
+                end: (first + 2 * height).min(rows),
+                skip: self.heights.start(tile),
+                results: job.results,
+                factors: job.group % 2,
+                stored,
+                bias,
+                shift: [times_shift(low), times_shift(high)],
+            };
+        }
+    }
+
+    /// `T` tiles of activations.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi,avx512vnni,avx512bitalg,gfni,avx2,fma,f16c")]
+    fn pair<const T: usize>(&mut self, job: Job<'a>, tile: usize, next: &mut Job<'a>, acc: &mut [f32]) {
+        let (column, unit) = (job.group * self.layout.group, self.x.rows * BYTES);
+        let depth = self.layout.group.div_ceil(COLUMNS);
+        let units = &self.x.tables[column / COLUMNS * unit..][..depth * unit];
+        let start = self.heights.start(tile);
+        // The second tile's rows from those of the first.
+        let apart = self.heights.start(tile + T - 1) - start;
+        let rows = &units[start * BYTES..(start + apart + self.heights.height) * BYTES];
+        let mut at = Place {
+            activations: rows[column % COLUMNS..].as_ptr(),
+            apart: apart * BYTES,
+            weights: self.bytes[job.place].0.as_ptr().cast(),
+        };
+        // SAFETY: `T` tiles of rows with `depth` units each, and as many pairs of tiles of weights.
+        unsafe {
+            self.tiles.load::<6>(at.weights.cast(), ROW);
+            self.tiles.load::<4>(at.activations, BYTES);
+            self.tiles.load::<7>(at.weights.add(1).cast(), ROW);
+            if T == 2 {
+                self.tiles.load::<5>(at.activations.add(at.apart), BYTES);
+            }
+            self.tiles.clear();
+            for k in 1..=depth {
+                if self.both {
+                    let signed = Place { activations: at.activations.add(COLUMNS), ..at };
+                    self.step::<T, false, true, false>(signed);
+                    self.beside(next, acc);
+                }
+                at =
+                    Place { activations: at.activations.wrapping_add(unit), weights: at.weights.wrapping_add(2), ..at };
+                match (self.both, k < depth) {
+                    (false, false) => self.step::<T, false, false, false>(at),
+                    (false, true) => self.step::<T, false, true, true>(at),
+                    (true, false) => self.step::<T, true, false, false>(at),
+                    (true, true) => self.step::<T, true, true, true>(at),
+                }
+                self.beside(next, acc);
+            }
+        }
+        let [low, high] = &mut self.sums;
+        self.tiles.store::<0>(rows_of(low, 0));
+        self.tiles.store::<1>(rows_of(high, 0));
+        if T == 2 {
+            self.tiles.store::<2>(rows_of(low, apart));
+            self.tiles.store::<3>(rows_of(high, apart));
+        }
+    }
+
+    /// One product of all pairs of tiles, of signed activations or unsigned ones. A register is loaded for the next step
+    /// right behind its last use here, `ACTIVATIONS` and `WEIGHTS`: behind the work of the other stages the processor would
+    /// not see in time that it can.
+    ///
+    /// # Safety
+    /// What is loaded must be there.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi,avx512vnni,avx512bitalg,gfni,avx2,fma,f16c")]
+    unsafe fn step<const T: usize, const SIGNED: bool, const ACTIVATIONS: bool, const WEIGHTS: bool>(
+        &mut self,
+        next: Place,
+    ) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            self.tiles.multiply::<0, 4, 6, SIGNED>();
+            self.tiles.multiply::<1, 4, 7, SIGNED>();
+            if ACTIVATIONS {
+                self.tiles.load::<4>(next.activations, BYTES);
+            }
+            if T == 2 {
+                self.tiles.multiply::<2, 5, 6, SIGNED>();
+            }
+            if WEIGHTS {
+                self.tiles.load::<6>(next.weights.cast(), ROW);
+            }
+            if T == 2 {
+                self.tiles.multiply::<3, 5, 7, SIGNED>();
+            }
+            if T == 2 && ACTIVATIONS {
+                self.tiles.load::<5>(next.activations.add(next.apart), BYTES);
+            }
+            if WEIGHTS {
+                self.tiles.load::<7>(next.weights.add(1).cast(), ROW);
+            }
+        }
+    }
+
+    /// Some work of the other stages.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi,avx512vnni,avx512bitalg,gfni,avx2,fma,f16c")]
+    fn beside(&mut self, next: &mut Job<'a>, acc: &mut [f32]) {
+        self.expand(next, self.units);
+        self.add_up(self.rows, acc);
+    }
+
+    /// Adds some rows of sums to the results.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi,avx512vnni,avx512bitalg,gfni,avx2,fma,f16c")]
+    fn add_up(&mut self, rows: usize, acc: &mut [f32]) {
+        let part = &mut self.multiplied;
+        let rows = part.row..part.row.saturating_add(rows).min(part.end);
+        part.row = rows.end;
+        let [low, high] = &self.sums;
+        let sums =
+            [&low[rows.start - part.skip..rows.end - part.skip], &high[rows.start - part.skip..rows.end - part.skip]];
+        let factors = &self.factors[part.factors][rows.clone()];
+        let acc = &mut acc[part.results + rows.start * BLOCK..part.results + rows.end * BLOCK];
+        if self.layout.bias.is_some() {
+            add_rows::<true>(self.layout, part, sums, factors, acc);
+        } else {
+            add_rows::<false>(self.layout, part, sums, factors, acc);
+        }
+    }
+}
+
+/// Where a step reads.
+#[derive(Clone, Copy)]
+struct Place {
+    /// The first tile of activations.
+    activations: *const u8,
+    /// Bytes from there to the second.
+    apart: usize,
+    /// Two tiles of weights.
+    weights: *const Tile,
+}
+
+/// The rows of a tile from `first` on.
+#[inline(always)]
+fn rows_of(sums: &mut [Sums; 2 * TALL], first: usize) -> &mut [Sums; TALL] {
+    sums[first..].first_chunk_mut().expect("tiles begin at most 16 rows apart")
+}
+
+/// As `generic::packed::finish_group`, with the same roundings.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi,avx512vnni,avx512bitalg,gfni,avx2,fma,f16c")]
+fn add_rows<const AFFINE: bool>(
+    layout: &Layout,
+    part: &Part,
+    sums: [&[Sums]; 2],
+    factors: &[Factors],
     acc: &mut [f32],
 ) {
-    let stored = lanes(layout.scale, &pending.record[layout.code_bytes()..]);
-    let bias = match layout.bias {
-        Some(kind) if AFFINE => lanes(kind, &pending.record[layout.bias_start()..]),
-        _ => stored,
-    };
-    for (t, sums) in (pending.tile..heights.count()).zip(sums) {
-        let (start, fresh) = (heights.start(t), heights.fresh(t));
-        let acc = &mut acc[pending.results + fresh.start * BLOCK..pending.results + fresh.end * BLOCK];
-        for (m, acc) in fresh.zip(acc.as_chunks_mut::<BLOCK>().0) {
-            let value = _mm512_set1_ps(factors.value[m]);
-            for (v, acc) in acc.as_chunks_mut::<16>().0.iter_mut().enumerate() {
-                // SAFETY: 16 integers and 16 floats.
-                unsafe {
-                    let dots = _mm512_cvtepi32_ps(_mm512_loadu_si512(sums[v][m - start].as_ptr().cast()));
-                    let scale = _mm512_mul_ps(stored[v], value);
-                    let before = _mm512_loadu_ps(acc.as_ptr());
-                    let sum = if AFFINE {
-                        let shift = _mm512_set1_ps(factors.total[m] * (layout.center / layout.factor));
-                        let sum = _mm512_fmadd_ps(_mm512_add_ps(dots, shift), scale, before);
-                        _mm512_fmadd_ps(bias[v], _mm512_set1_ps(factors.x[m] * factors.total[m]), sum)
-                    } else {
-                        _mm512_fmadd_ps(dots, scale, before)
-                    };
-                    _mm512_storeu_ps(acc.as_mut_ptr(), sum);
-                }
+    let rows = sums[0].iter().zip(sums[1]).zip(factors).zip(acc.as_chunks_mut::<BLOCK>().0);
+    for (((low, high), f), acc) in rows {
+        let value = _mm512_set1_ps(f.value);
+        let (first, second) = acc.split_at_mut(16);
+        for (v, sums, acc) in [(0, low, first), (1, high, second)] {
+            // SAFETY: 16 integers and 16 floats.
+            unsafe {
+                let sums = _mm512_sub_epi32(_mm512_loadu_si512(sums.as_ptr().cast()), part.shift[v]);
+                let (dots, scale) = (_mm512_cvtepi32_ps(sums), _mm512_mul_ps(part.stored[v], value));
+                let before = _mm512_loadu_ps(acc.as_ptr());
+                let sum = if AFFINE {
+                    let total = _mm512_set1_ps(f.total * (layout.center / layout.factor));
+                    let sum = _mm512_fmadd_ps(_mm512_add_ps(dots, total), scale, before);
+                    _mm512_fmadd_ps(part.bias[v], _mm512_set1_ps(f.bias), sum)
+                } else {
+                    _mm512_fmadd_ps(dots, scale, before)
+                };
+                _mm512_storeu_ps(acc.as_mut_ptr(), sum);
             }
         }
     }
+}
+
+/// `127 x`.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn times_shift(x: __m512i) -> __m512i {
+    const { assert!(SHIFT == 127) };
+    _mm512_sub_epi32(_mm512_slli_epi32::<7>(x), x)
 }

@@ -2,12 +2,12 @@
 //!
 //! ```text
 //! tmm0..3   sums, 16 activation rows x 16 weight rows: activations 4 and weights 6, 4 and 7, 5 and 6, 5 and 7
-//! tmm4, 5   activations, a row of up to 64 columns each
+//! tmm4, 5   activations, up to 64 columns of a row in each row
 //! tmm6, 7   weights, four columns of 16 weight rows in each row
 //! ```
 //!
-//! The compiler has no intrinsics for them yet, so each function here is one block of assembly. What a register holds
-//! lives on between blocks: nothing is compiled with the feature, so nothing else touches them.
+//! The compiler has no intrinsics for them yet, so each function here is one instruction of assembly. What a register holds
+//! lives on between them: nothing is compiled with the feature, so nothing else touches them.
 
 use std::arch::asm;
 use std::marker::PhantomData;
@@ -15,8 +15,11 @@ use std::marker::PhantomData;
 /// Bytes of a row.
 pub(super) const ROW: usize = 64;
 
-/// Sums of 16 weight rows, for each activation row of a tile.
-pub(super) type Sums = [[i32; 16]; 16];
+/// 64 columns of 16 weight rows: four columns of each in a row.
+pub(super) type Tile = [[u8; ROW]; 16];
+
+/// Sums of an activation row and 16 weight rows.
+pub(super) type Sums = [i32; 16];
 
 /// What `ldtilecfg` reads: palette 1 is the only one that there is.
 #[repr(C, align(64))]
@@ -52,132 +55,56 @@ impl Tiles {
         Tiles { _thread: PhantomData }
     }
 
-    /// Begins the sums of `T` tiles of activations: every row with `before`, 16 numbers for each tile of weights.
+    /// All sums become zero.
     #[inline(always)]
-    pub(super) fn begin<const T: usize>(&mut self, before: &[[i32; 16]; 2]) {
-        // SAFETY: rows at a distance of zero are one row of 64 bytes; the tiles are configured.
-        unsafe {
-            asm!(
-                "tileloadd tmm0, [{0} + {2} * 1]",
-                "tileloadd tmm1, [{1} + {2} * 1]",
-                in(reg) &raw const before[0],
-                in(reg) &raw const before[1],
-                in(reg) 0usize,
-                options(nostack, readonly)
-            );
-            if T == 2 {
-                asm!(
-                    "tileloadd tmm2, [{0} + {2} * 1]",
-                    "tileloadd tmm3, [{1} + {2} * 1]",
-                    in(reg) &raw const before[0],
-                    in(reg) &raw const before[1],
-                    in(reg) 0usize,
-                    options(nostack, readonly)
-                );
-            }
-        }
+    pub(super) fn clear(&mut self) {
+        // SAFETY: the tiles are configured.
+        unsafe { asm!("tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3", options(nostack, nomem)) };
     }
 
-    /// Adds the products of `T` tiles of activations, rows `stride` bytes apart, with two of weights.
-    ///
-    /// Activations are unsigned bytes and, with `BOTH`, the signed ones 64 bytes behind them.
+    /// Loads register `R`: activations or weights, rows `stride` bytes apart.
     ///
     /// # Safety
-    /// All rows of the first `T` tiles must be readable, of columns as in `new`.
+    /// All rows must be readable, of columns as in `new`.
     #[inline(always)]
-    pub(super) unsafe fn multiply<const T: usize, const BOTH: bool>(
-        &mut self,
-        activations: [*const u8; 2],
-        stride: usize,
-        weights: [&[[u8; ROW]; 16]; 2],
-    ) {
-        // SAFETY: the caller's promise for activations; a tile of weights has 16 rows at most. The tiles are configured.
+    pub(super) unsafe fn load<const R: u8>(&mut self, from: *const u8, stride: usize) {
+        // SAFETY: the caller's promise; the tiles are configured.
         unsafe {
             asm!(
-                "tileloadd tmm6, [{0} + {2} * 1]",
-                "tileloadd tmm7, [{1} + {2} * 1]",
-                in(reg) weights[0],
-                in(reg) weights[1],
-                in(reg) ROW,
+                "tileloadd tmm{register}, [{from} + {stride} * 1]",
+                register = const R,
+                from = in(reg) from,
+                stride = in(reg) stride,
                 options(nostack, readonly)
             );
-            match (T, BOTH) {
-                (1, false) => asm!(
-                    "tileloadd tmm4, [{0} + {1} * 1]",
-                    "tdpbusd tmm0, tmm4, tmm6",
-                    "tdpbusd tmm1, tmm4, tmm7",
-                    in(reg) activations[0],
-                    in(reg) stride,
-                    options(nostack, readonly)
-                ),
-                (1, true) => asm!(
-                    "tileloadd tmm4, [{0} + {1} * 1]",
-                    "tileloadd tmm5, [{0} + {1} * 1 + 64]",
-                    "tdpbusd tmm0, tmm4, tmm6",
-                    "tdpbusd tmm1, tmm4, tmm7",
-                    "tdpbssd tmm0, tmm5, tmm6",
-                    "tdpbssd tmm1, tmm5, tmm7",
-                    in(reg) activations[0],
-                    in(reg) stride,
-                    options(nostack, readonly)
-                ),
-                (_, false) => asm!(
-                    "tileloadd tmm4, [{0} + {2} * 1]",
-                    "tileloadd tmm5, [{1} + {2} * 1]",
-                    "tdpbusd tmm0, tmm4, tmm6",
-                    "tdpbusd tmm1, tmm4, tmm7",
-                    "tdpbusd tmm2, tmm5, tmm6",
-                    "tdpbusd tmm3, tmm5, tmm7",
-                    in(reg) activations[0],
-                    in(reg) activations[1],
-                    in(reg) stride,
-                    options(nostack, readonly)
-                ),
-                (_, true) => asm!(
-                    "tileloadd tmm4, [{0} + {2} * 1]",
-                    "tileloadd tmm5, [{1} + {2} * 1]",
-                    "tdpbusd tmm0, tmm4, tmm6",
-                    "tdpbusd tmm1, tmm4, tmm7",
-                    "tdpbusd tmm2, tmm5, tmm6",
-                    "tdpbusd tmm3, tmm5, tmm7",
-                    "tileloadd tmm4, [{0} + {2} * 1 + 64]",
-                    "tileloadd tmm5, [{1} + {2} * 1 + 64]",
-                    "tdpbssd tmm0, tmm4, tmm6",
-                    "tdpbssd tmm1, tmm4, tmm7",
-                    "tdpbssd tmm2, tmm5, tmm6",
-                    "tdpbssd tmm3, tmm5, tmm7",
-                    in(reg) activations[0],
-                    in(reg) activations[1],
-                    in(reg) stride,
-                    options(nostack, readonly)
-                ),
+        }
+    }
+
+    /// Adds the products of activations `A`, signed or not, and weights `W` to the sums `S`.
+    #[inline(always)]
+    pub(super) fn multiply<const S: u8, const A: u8, const W: u8, const SIGNED: bool>(&mut self) {
+        // SAFETY: the tiles are configured.
+        unsafe {
+            if SIGNED {
+                asm!("tdpbssd tmm{s}, tmm{a}, tmm{w}", s = const S, a = const A, w = const W, options(nostack, nomem));
+            } else {
+                asm!("tdpbusd tmm{s}, tmm{a}, tmm{w}", s = const S, a = const A, w = const W, options(nostack, nomem));
             }
         }
     }
 
-    /// Writes the sums: `[tile of activations][tile of weights]`.
+    /// Writes the sums `S`.
     #[inline(always)]
-    pub(super) fn end<const T: usize>(&mut self, sums: &mut [[Sums; 2]; 2]) {
+    pub(super) fn store<const S: u8>(&mut self, to: &mut [Sums; 16]) {
         // SAFETY: a tile of sums has 16 rows of 64 bytes at most; the tiles are configured.
         unsafe {
             asm!(
-                "tilestored [{0} + {2} * 1], tmm0",
-                "tilestored [{1} + {2} * 1], tmm1",
-                in(reg) &raw mut sums[0][0],
-                in(reg) &raw mut sums[0][1],
-                in(reg) ROW,
+                "tilestored [{to} + {stride} * 1], tmm{register}",
+                register = const S,
+                to = in(reg) to,
+                stride = in(reg) ROW,
                 options(nostack)
             );
-            if T == 2 {
-                asm!(
-                    "tilestored [{0} + {2} * 1], tmm2",
-                    "tilestored [{1} + {2} * 1], tmm3",
-                    in(reg) &raw mut sums[1][0],
-                    in(reg) &raw mut sums[1][1],
-                    in(reg) ROW,
-                    options(nostack)
-                );
-            }
         }
     }
 }

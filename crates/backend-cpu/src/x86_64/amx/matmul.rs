@@ -17,7 +17,7 @@ use std::marker::PhantomData;
 use std::ops::Range;
 
 /// Fewest activation rows: tables are faster for fewer.
-pub(in crate::x86_64) const FEWEST: usize = 4;
+pub(in crate::x86_64) const FEWEST: usize = 3;
 
 /// Most activation rows of a tile.
 const TALL: usize = 16;
@@ -36,12 +36,16 @@ const AHEAD: usize = 2;
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi,avx512vnni,avx512bitalg,gfni,avx2,fma,f16c")]
 pub(in crate::x86_64) fn int_blocks(segment: &Segment, blocks: Range<usize>, x: &IntRows<'_>, acc: &mut [f32]) {
     acc.fill(0.0);
-    match segment.layout.codes {
-        Codes::Bits1 => multiply::<Bits1>(segment, blocks.clone(), x, acc),
-        Codes::Bits2 => multiply::<Bits2>(segment, blocks.clone(), x, acc),
-        Codes::Block4 => multiply::<Block4>(segment, blocks.clone(), x, acc),
-        Codes::Block8 => multiply::<Block8>(segment, blocks.clone(), x, acc),
-        Codes::Dense(_) => unreachable!("dense weights meet float activations"),
+    match (segment.layout.codes, segment.layout.bias.is_some()) {
+        (Codes::Bits1, false) => multiply::<Bits1, false>(segment, blocks.clone(), x, acc),
+        (Codes::Bits1, true) => multiply::<Bits1, true>(segment, blocks.clone(), x, acc),
+        (Codes::Bits2, false) => multiply::<Bits2, false>(segment, blocks.clone(), x, acc),
+        (Codes::Bits2, true) => multiply::<Bits2, true>(segment, blocks.clone(), x, acc),
+        (Codes::Block4, false) => multiply::<Block4, false>(segment, blocks.clone(), x, acc),
+        (Codes::Block4, true) => multiply::<Block4, true>(segment, blocks.clone(), x, acc),
+        (Codes::Block8, false) => multiply::<Block8, false>(segment, blocks.clone(), x, acc),
+        (Codes::Block8, true) => multiply::<Block8, true>(segment, blocks.clone(), x, acc),
+        (Codes::Dense(_), _) => unreachable!("dense weights meet float activations"),
     }
     for (b, acc) in blocks.zip(acc.chunks_exact_mut(x.rows * BLOCK)) {
         for (m, acc) in acc.chunks_exact_mut(BLOCK).enumerate() {
@@ -51,13 +55,13 @@ pub(in crate::x86_64) fn int_blocks(segment: &Segment, blocks: Range<usize>, x: 
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi,avx512vnni,avx512bitalg,gfni,avx2,fma,f16c")]
-fn multiply<E: Expand>(segment: &Segment, blocks: Range<usize>, x: &IntRows<'_>, acc: &mut [f32]) {
+fn multiply<E: Expand, const AFFINE: bool>(segment: &Segment, blocks: Range<usize>, x: &IntRows<'_>, acc: &mut [f32]) {
     let layout = &segment.layout;
     let stride = x.rows * BLOCK;
     let (block_bytes, record_bytes) = (layout.block_bytes(), layout.record_bytes());
     let set = (RESULT_CACHE / (stride * size_of::<f32>())).clamp(1, SET);
     let chunk = (ACTIVATION_CACHE / (x.rows * BYTES * layout.group.div_ceil(COLUMNS))).max(1);
-    let mut line = Line::<E>::new(layout, x);
+    let mut line = Line::<E, AFFINE>::new(layout, x);
     for first in (0..layout.groups()).step_by(chunk) {
         let groups = first..(first + chunk).min(layout.groups());
         for start in blocks.clone().step_by(set) {
@@ -156,7 +160,7 @@ struct Part {
 }
 
 /// The three stages.
-struct Line<'a, E> {
+struct Line<'a, E, const AFFINE: bool> {
     layout: &'a Layout,
     x: &'a IntRows<'a>,
     heights: Heights,
@@ -177,7 +181,7 @@ struct Line<'a, E> {
     codes: PhantomData<E>,
 }
 
-impl<'a, E: Expand> Line<'a, E> {
+impl<'a, E: Expand, const AFFINE: bool> Line<'a, E, AFFINE> {
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vbmi,avx512vnni,avx512bitalg,gfni,avx2,fma,f16c")]
     fn new(layout: &'a Layout, x: &'a IntRows<'a>) -> Self {
@@ -260,8 +264,8 @@ impl<'a, E: Expand> Line<'a, E> {
         }
         let stored = lanes(layout.scale, &job.record[layout.code_bytes()..]);
         let bias = match layout.bias {
-            Some(kind) => lanes(kind, &job.record[layout.bias_start()..]),
-            None => stored,
+            Some(kind) if AFFINE => lanes(kind, &job.record[layout.bias_start()..]),
+            _ => stored,
         };
         // SAFETY: this function is compiled for what the caller has a proof of.
         let [low, high] = unsafe { E::sums(&job.record[..layout.code_bytes()], &self.bytes[job.place]) };
@@ -393,11 +397,7 @@ impl<'a, E: Expand> Line<'a, E> {
             [&low[rows.start - part.skip..rows.end - part.skip], &high[rows.start - part.skip..rows.end - part.skip]];
         let factors = &self.factors[part.factors][rows.clone()];
         let acc = &mut acc[part.results + rows.start * BLOCK..part.results + rows.end * BLOCK];
-        if self.layout.bias.is_some() {
-            add_rows::<true>(self.layout, part, sums, factors, acc);
-        } else {
-            add_rows::<false>(self.layout, part, sums, factors, acc);
-        }
+        add_rows::<AFFINE>(self.layout, part, sums, factors, acc);
     }
 }
 

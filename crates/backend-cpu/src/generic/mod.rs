@@ -8,7 +8,7 @@ pub(crate) mod rows;
 pub(crate) mod unpack;
 pub(crate) mod vector;
 
-use crate::layout::{BitOrder, PLAIN_ORDER, Segment};
+use crate::layout::{BitOrder, Codes, PLAIN_ORDER, Segment};
 use onebit_ops::KvFormat;
 use packed::{FloatRows, GroupSum, IntRows};
 use std::ops::Range;
@@ -34,6 +34,14 @@ impl Operand {
     pub(crate) fn row_bytes(&self, cols: usize) -> usize {
         self.unit.map_or(1, |unit| cols.div_ceil(unit)) * self.piece_bytes(cols)
     }
+}
+
+/// How many activation rows are multiplied.
+#[derive(Clone, Copy)]
+pub(crate) struct Many {
+    /// From how many on that is faster.
+    pub fewest: fn(Codes) -> usize,
+    pub operand: Operand,
 }
 
 /// Hands the list of generic loops to the macro `$then`, after `$extra`. One line here and the loop itself make a
@@ -84,8 +92,8 @@ macro_rules! declare {
             pub bits2_order: &'static BitOrder,
             /// What the packed matmul reads of integer activations.
             pub operand: Operand,
-            /// The same from a number of activation rows on, where they are multiplied in another way.
-            pub many: Option<(usize, Operand)>,
+            /// The same of many activation rows, where they are multiplied in another way.
+            pub many: Option<Many>,
             /// The packed matmul over integer activations, otherwise as `float_blocks`.
             pub int_blocks: fn(segment: &Segment, blocks: Range<usize>, x: &IntRows<'_>, acc: &mut [f32]),
             $($(#[$doc])* pub $name: fn($($arg: $type),*),)*
@@ -105,18 +113,19 @@ macro_rules! declare {
 kernel_list!(declare,);
 
 impl Kernels {
-    /// What `int_blocks` reads of so many activation rows.
-    pub(crate) fn operand(&self, rows: usize) -> &Operand {
+    /// What `int_blocks` reads of so many activation rows, and whether they are many. All segments of a weight read the
+    /// same.
+    pub(crate) fn operand(&self, segments: &[Segment], rows: usize) -> (&Operand, bool) {
+        let packed = segments.iter().map(|s| s.layout.codes).filter(|codes| !matches!(codes, Codes::Dense(_)));
         match &self.many {
-            Some((fewest, operand)) if rows >= *fewest => operand,
-            _ => &self.operand,
+            Some(many) if rows >= packed.map(many.fewest).max().unwrap_or(1) => (&many.operand, true),
+            _ => (&self.operand, false),
         }
     }
 
-    /// Bytes of it that any number of activation rows up to `rows` takes.
-    pub(crate) fn operand_bytes(&self, rows: usize, cols: usize) -> usize {
-        let few = self.many.map_or(rows, |(fewest, _)| rows.min(fewest - 1));
-        (few * self.operand.row_bytes(cols)).max(rows * self.operand(rows).row_bytes(cols))
+    /// Most bytes of it for any number of rows up to `rows`.
+    pub(crate) fn operand_bytes(&self, segments: &[Segment], rows: usize, cols: usize) -> usize {
+        (1..=rows).map(|rows| rows * self.operand(segments, rows).0.row_bytes(cols)).max().unwrap_or(0)
     }
 }
 

@@ -50,6 +50,8 @@ pub(crate) struct IntRows<'a> {
     pub limit: i16,
     /// What [`Kernels::operand`](super::Kernels::operand) says for so many rows.
     pub tables: &'a [u8],
+    /// Whether that is for many rows.
+    pub many: bool,
 }
 
 impl IntRows<'_> {

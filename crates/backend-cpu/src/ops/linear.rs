@@ -19,8 +19,8 @@ const TILE: [usize; 2] = [MAX_ROWS, 16];
 const TILE_TABLES: usize = 5 << 20;
 
 /// Activation rows of a tile, of `rows` over `cols` columns.
-fn tile_rows(kernels: &Kernels, rows: usize, cols: usize) -> usize {
-    let row = kernels.operand(rows).row_bytes(cols);
+fn tile_rows(kernels: &Kernels, packed: &Packed, rows: usize, cols: usize) -> usize {
+    let row = kernels.operand(&packed.segments, rows).0.row_bytes(cols);
     (TILE_TABLES / row.max(1) / 8 * 8).clamp(TILE[1], TILE[0])
 }
 
@@ -76,21 +76,22 @@ pub(crate) fn scratch(
     w: &Weight,
     activations: Activations,
     gated: bool,
-) -> (usize, usize) {
-    let (rows, cols) = (max_rows.min(tile_rows(kernels, max_rows, w.cols())), w.cols());
+) -> Result<(usize, usize), OpError> {
+    let (packed, cols) = (weight(w)?, w.cols());
+    let rows = max_rows.min(tile_rows(kernels, packed, max_rows, cols));
     let mut shared = carved_bytes::<f32>(rows * cols) + carved_bytes::<f32>(rows * cols.div_ceil(32));
     if activations != Activations::F32 {
         shared += carved_bytes::<i16>(rows * cols)
             + carved_bytes::<f32>(rows * cols.div_ceil(GROUP))
             + carved_bytes::<GroupSum>(rows * cols.div_ceil(32))
-            + carved_bytes::<u8>(kernels.operand_bytes(rows, cols));
+            + carved_bytes::<u8>(kernels.operand_bytes(&packed.segments, rows, cols));
     }
     if gated {
         shared += carved_bytes::<f32>(rows * w.rows());
     }
     // A step may have fewer rows.
     let tables = rows.min(FEW) * kernels.operand.row_bytes(cols);
-    (shared, carved_bytes::<f32>(RANGE * rows * BLOCK) + carved_bytes::<u8>(tables))
+    Ok((shared, carved_bytes::<f32>(RANGE * rows * BLOCK) + carved_bytes::<u8>(tables)))
 }
 
 pub(crate) fn run(frame: &mut Frame<'_>, op: Linear<'_>) -> Result<(), OpError> {
@@ -112,7 +113,7 @@ pub(crate) fn run(frame: &mut Frame<'_>, op: Linear<'_>) -> Result<(), OpError> 
         x,
         next: op.next,
     };
-    let tile = tile_rows(frame.exec.kernels, rows, product.cols);
+    let tile = tile_rows(frame.exec.kernels, packed, rows, product.cols);
     for start in (0..rows).step_by(tile) {
         let tile = start..(start + tile).min(rows);
         let mut carve = Carve::new(frame.scratch);
@@ -163,7 +164,7 @@ struct Ints<'a> {
 impl Product<'_> {
     /// Bytes of the lookup tables that threads share.
     fn shared_tables(&self, rows: usize) -> usize {
-        let operand = self.exec.kernels.operand(rows);
+        let (operand, _) = self.exec.kernels.operand(&self.packed.segments, rows);
         if builds_own(operand, rows) { 0 } else { rows * operand.row_bytes(self.cols) }
     }
 
@@ -188,7 +189,7 @@ impl Product<'_> {
         let with_floats = self.limit.is_none() || self.packed.segments.iter().any(|s| !s.layout.is_packed());
         let floats = Tiles::new(p.floats, cols);
         let float_sums = Tiles::new(p.float_sums, cols.div_ceil(32));
-        let (rows, operand) = (p.rows, kernels.operand(p.rows));
+        let (rows, (operand, _)) = (p.rows, kernels.operand(&self.packed.segments, p.rows));
         let ints = p.ints.as_mut().map(|i| {
             (
                 Tiles::new(i.values, cols),
@@ -259,7 +260,7 @@ impl Product<'_> {
     ) {
         let (kernels, pool) = (self.exec.kernels, self.exec.pool);
         let float_rows = FloatRows { rows: p.rows, values: p.floats, sums: p.float_sums };
-        let operand = kernels.operand(p.rows);
+        let (operand, many) = kernels.operand(&self.packed.segments, p.rows);
         let (own_tables, row_tables) = (builds_own(operand, p.rows), operand.row_bytes(self.cols));
         let built: Vec<AtomicBool> = (0..pool.threads()).map(|_| AtomicBool::new(false)).collect();
         let range = task_blocks(self.packed, p.rows, pool.threads());
@@ -295,7 +296,8 @@ impl Product<'_> {
                         tables = own;
                     }
                     let Ints { values, scales, sums, .. } = ints;
-                    let rows = IntRows { rows: p.rows, values, scales, sums, limit: self.limit.unwrap_or(0), tables };
+                    let limit = self.limit.unwrap_or(0);
+                    let rows = IntRows { rows: p.rows, values, scales, sums, limit, tables, many };
                     (kernels.int_blocks)(segment, blocks.clone(), &rows, acc);
                 }
                 _ => (kernels.float_blocks)(segment, blocks.clone(), &float_rows, acc),

@@ -6,7 +6,7 @@
 //! | `avxvnni` | byte tables (`avx2`) | `vpdpwssd`, VEX |
 //! | `avx512` | word tables (`avx512`) | `vpmaddwd` |
 //! | `avx512vnni` | word tables (`avx512`) | `vpdpwssd`, EVEX |
-//! | `avx512amx` | the same for one and two activation rows, tiles of bytes for more (`amx`) | the same |
+//! | `avx512amx` | the same for few activation rows, tiles of bytes for more (`amx`) | the same |
 
 mod amx;
 pub(crate) mod avx2;
@@ -16,7 +16,7 @@ mod block;
 mod guard;
 
 use crate::generic::packed::{FloatRows, GroupSum};
-use crate::generic::{Kernels, Operand, attention, delta, kernel_list, kv, lifted_kernels, packed, rows};
+use crate::generic::{Kernels, Many, Operand, attention, delta, kernel_list, kv, lifted_kernels, packed, rows};
 use crate::layout::{Codes, Segment};
 use avx2::F32x8;
 use onebit_ops::KvFormat;
@@ -123,9 +123,9 @@ tier!(
 
 /// The same with tiles of bytes: Intel servers since 2023.
 static AVX512_AMX: Kernels = Kernels {
-    many: Some((amx::FEWEST, amx::OPERAND)),
+    many: Some(Many { fewest: amx::fewest, operand: amx::OPERAND }),
     int_blocks: |segment, blocks, x, acc| {
-        if x.rows >= amx::FEWEST {
+        if x.many {
             // SAFETY: whoever holds this table has a proof that the machine has these features.
             unsafe { amx::int_blocks(segment, blocks, x, acc) }
         } else {

@@ -16,8 +16,15 @@ use std::arch::x86_64::*;
 use std::marker::PhantomData;
 use std::ops::Range;
 
-/// Fewest activation rows: tables are faster for fewer.
-pub(in crate::x86_64) const FEWEST: usize = 3;
+/// Fewest activation rows for which tables are slower, measured on one and two threads.
+pub(in crate::x86_64) fn fewest(codes: Codes) -> usize {
+    match codes {
+        Codes::Bits1 => 6,
+        Codes::Bits2 => 4,
+        Codes::Block4 | Codes::Block8 => 3,
+        Codes::Dense(_) => unreachable!("dense weights meet float activations"),
+    }
+}
 
 /// Most activation rows of a tile.
 const TALL: usize = 16;

@@ -11,4 +11,4 @@ mod weights;
 
 pub(super) use activations::OPERAND;
 pub(super) use machine::detected;
-pub(super) use matmul::{FEWEST, int_blocks};
+pub(super) use matmul::{fewest, int_blocks};

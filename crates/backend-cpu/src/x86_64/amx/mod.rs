@@ -1,9 +1,10 @@
 //! Many activation rows through AMX: 16 x 16 sums of 64 products of bytes in one instruction.
 //!
-//! Weight bits become bytes once for all activation rows ([`weights`]), activations become bytes once for all weights
-//! ([`activations`]), and [`matmul`] brings them together in [`tiles`].
+//! Activations become bytes once for all weights ([`activations`]) and a few weights at a time become bytes for all
+//! activation rows ([`weights`]); [`mod@line`] brings them together in [`tiles`], in the order that [`matmul`] gives.
 
 mod activations;
+mod line;
 mod machine;
 mod matmul;
 mod tiles;

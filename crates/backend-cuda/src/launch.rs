@@ -58,6 +58,9 @@ pub(crate) fn delta_gates(rows: usize, heads: usize) -> Launch {
 
 // ---- products ------------------------------------------------------------------------------------------------------
 
+/// Most activation rows of one pass over a weight.
+const MOST_ROWS: usize = 8;
+
 /// Bits of [`wanted`] for a weight with these parts: dense ones meet floats whatever the activations.
 pub(crate) fn prepared_kinds(formats: impl IntoIterator<Item = Codes>, activations: Activations) -> u32 {
     let of = |codes: Codes| match activations {
@@ -69,9 +72,10 @@ pub(crate) fn prepared_kinds(formats: impl IntoIterator<Item = Codes>, activatio
 }
 
 /// Where the prepared activations of up to `rows` rows of `cols` values lie from `base` on (256-byte aligned), and the
-/// bytes that they take. With base 0 it tells the bytes alone.
+/// bytes that they take: whole tiles of [`MOST_ROWS`], since products read to the end of one. With base 0 it tells the
+/// bytes alone.
 pub(crate) fn prepared(base: Address, rows: usize, cols: usize, kinds: u32) -> (Prepared, usize) {
-    let padded = cols.next_multiple_of(GROUP);
+    let (rows, padded) = (rows.next_multiple_of(MOST_ROWS), cols.next_multiple_of(GROUP));
     let mut end = 0usize;
     let mut take = |wanted_by: u32, bytes: usize| {
         if kinds & wanted_by == 0 {
@@ -117,7 +121,7 @@ pub(crate) fn linear(
         let range = start..start + same;
         let blocks = |parts: &[(Codes, usize)]| parts.iter().map(|p| p.1.div_ceil(BLOCK_ROWS)).sum::<usize>();
         let blocks = if swiglu { blocks(&parts[start..=start]) } else { blocks(&parts[range.clone()]) };
-        let tile = rows.next_power_of_two().min(8);
+        let tile = rows.next_power_of_two().min(MOST_ROWS);
         let inputs = match activations {
             Activations::I8G128 if codes.is_packed() => "_i8",
             Activations::I9G128 if codes.is_packed() => "_i9",
@@ -272,8 +276,19 @@ pub(crate) fn page_bytes(format: KvFormat, kv_heads: usize, dim: usize) -> usize
 // ---- recurrent state -----------------------------------------------------------------------------------------------
 
 /// `conv_silu`: tiles are shared among the blocks of the second dimension.
-pub(crate) fn conv_silu(rows: usize, channels: usize) -> Launch {
-    launch("conv_silu", [channels.div_ceil(128), rows.min(rows.div_ceil(TILE_ROWS) + 15), 1], 128)
+///
+/// # Errors
+/// A kernel that reaches back further than a tile.
+pub(crate) fn conv_silu(rows: usize, channels: usize, kernel: usize) -> Result<Launch, OpError> {
+    if kernel > TILE_ROWS {
+        return Err(OpError::Shape {
+            op: "conv_silu",
+            what: "kernel size on cuda".to_owned(),
+            wanted: format!("up to {TILE_ROWS}"),
+            got: kernel.to_string(),
+        });
+    }
+    Ok(launch("conv_silu", [channels.div_ceil(128), rows.min(rows.div_ceil(TILE_ROWS) + 15), 1], 128))
 }
 
 /// `gated_delta`: some columns of one head a block; segments are shared among the blocks of the third dimension.

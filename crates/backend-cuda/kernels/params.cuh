@@ -347,8 +347,8 @@ struct DeltaParams {
 struct SampleParams {
     Step step;
     View logits;
-    // `logits.dim` floats for each logit row.
-    float* scratch;
+    // A word for each logit.
+    u32* scratch;
     Sampled* sampled;
 };
 

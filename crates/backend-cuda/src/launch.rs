@@ -319,7 +319,7 @@ pub(crate) fn pending_row(heads: usize, key_dim: usize, value_dim: usize) -> usi
 
 // ---- the choice of a token -----------------------------------------------------------------------------------------
 
-/// `sample` for up to `logits` rows; `SampleParams::scratch` holds `logits * vocab` floats.
+/// `sample` for up to `logits` rows; `SampleParams::scratch` holds `logits * vocab` words.
 pub(crate) fn sample(logits: usize) -> Launch {
     launch("sample", [logits, 1, 1], 1024)
 }

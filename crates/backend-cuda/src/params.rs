@@ -428,7 +428,7 @@ pub(crate) struct DeltaParams {
 pub(crate) struct SampleParams {
     pub step: Step,
     pub logits: View,
-    /// `logits.dim` floats for each logit row.
+    /// A word for each logit.
     pub scratch: Address,
     pub sampled: Address,
 }

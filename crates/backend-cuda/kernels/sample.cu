@@ -256,7 +256,7 @@ __device__ float adjusted(float logit, const Adjust& a) {
 
 }  // namespace
 
-extern "C" __global__ void __launch_bounds__(1024) sample(const __grid_constant__ SampleParams p) {
+extern "C" __global__ void __launch_bounds__(1024, 1) sample(const __grid_constant__ SampleParams p) {
     __shared__ Shared s;
     const u32 r = blockIdx.x, vocab = p.logits.heads * p.logits.dim;
     if (r >= p.step.header->logits) return;

@@ -46,9 +46,9 @@ pub(crate) fn norm(kernel: &str, rows: usize, heads: usize, dim: usize) -> Launc
     }
 }
 
-/// `rope` with `pairs` turning pairs: cosines and sines of a row in shared memory.
-pub(crate) fn rope(rows: usize, pairs: usize) -> Launch {
-    Launch { shared: 8 * pairs as u32, ..launch("rope", [rows, 1, 1], THREADS) }
+/// `rope`: one block a row.
+pub(crate) fn rope(rows: usize) -> Launch {
+    launch("rope", [rows, 1, 1], THREADS)
 }
 
 /// `delta_gates`.

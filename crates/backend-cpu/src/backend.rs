@@ -1,5 +1,6 @@
 //! The contract of `onebit_ops::Backend` on this machine's cores.
 
+use crate::bandwidth::measure_read_bandwidth;
 use crate::cache::Memory;
 use crate::dispatch::Tier;
 use crate::layout::{Packed, Segment, VERSION};
@@ -190,6 +191,10 @@ impl Backend for CpuBackend {
             (None, bits) => format!("block{bits}"),
         };
         FormatSupport::Kernel(format!("{layout}/{}", self.tier.name()))
+    }
+
+    fn read_bandwidth(&self) -> Result<Option<f64>, OpError> {
+        Ok(Some(measure_read_bandwidth(self.pool.threads())?))
     }
 
     fn upload(&self, name: &str, parts: &[Matrix<'_>], options: UploadOptions) -> Result<Weight, OpError> {

@@ -278,6 +278,23 @@ pub trait Backend: Send + Sync {
     /// Whether and how it runs a stored format.
     fn format_support(&self, format: Format) -> FormatSupport;
 
+    /// Bytes that are free in the device's own memory, or `None` where it works in the machine's.
+    ///
+    /// # Errors
+    /// [`OpError::Device`].
+    fn free_memory(&self) -> Result<Option<u64>, OpError> {
+        Ok(None)
+    }
+
+    /// GB/s (10^9 bytes) that the device reads from its memory, measured now: what decoding is compared with. `None`
+    /// where that says nothing.
+    ///
+    /// # Errors
+    /// [`OpError::OutOfMemory`] for the probe, [`OpError::Device`].
+    fn read_bandwidth(&self) -> Result<Option<f64>, OpError> {
+        Ok(None)
+    }
+
     /// Puts matrices of equal width on the device as one row-concatenated weight. Members may differ in format; the
     /// result then equals the parts computed one by one.
     ///

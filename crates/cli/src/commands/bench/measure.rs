@@ -54,6 +54,11 @@ impl<'a> Bench<'a> {
         self.backend.caps().device.clone()
     }
 
+    /// GB/s that the device reads, measured now.
+    pub(super) fn read_bandwidth(&self) -> Result<Option<f64>> {
+        Ok(self.backend.read_bandwidth()?)
+    }
+
     pub(super) fn activations(&self) -> Activations {
         self.engine.activations()
     }

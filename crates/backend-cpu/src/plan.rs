@@ -272,6 +272,10 @@ fn execute(
         }
         (Op::GatedNorm { x, z, norm, out }, _) => simple::gated_norm(frame, *x, *z, norm, *out)?,
         (Op::SelectRows { x, out }, _) => simple::select_rows(frame, *x, *out),
+        (Op::Sample { .. }, _) => {
+            let message = "no kernel for sample".to_owned();
+            return Err(OpError::Device { backend: "cpu".to_owned(), message });
+        }
         (Op::Output { x, name }, _) => {
             output.values.insert(name.to_string(), simple::output(frame, *x));
         }

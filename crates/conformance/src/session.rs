@@ -162,7 +162,7 @@ pub(crate) fn step(tokens: &[usize], segments: Vec<Segment>) -> StepInputs {
         tokens: tokens.iter().map(|t| *t as u32).collect(),
         positions: segments.iter().flat_map(|s| (0..s.rows.len()).map(|i| position(s, i))).collect(),
         segments,
-        logit_rows: Vec::new(),
+        ..StepInputs::default()
     }
 }
 

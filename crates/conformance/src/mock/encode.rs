@@ -2,7 +2,7 @@
 
 use super::device::{BINDING_BYTES, Binding, Command, Dispatch};
 use super::kernel::{Blocks, Kernel, Zip};
-use super::link::{Buffer, Link};
+use super::link::{Buffer, Link, NAME};
 use super::resident::{Block, CacheMemory};
 use super::{blocks_of, buffer_of};
 use onebit_ops::{
@@ -234,6 +234,10 @@ impl Encoder<'_> {
                 for (to, from) in self.inputs.logit_rows.iter().enumerate() {
                     self.copy(self.span(*x, *from), self.row(*out, to));
                 }
+            }
+            Op::Sample { .. } => {
+                let message = "no kernel for sample".to_owned();
+                return Err(OpError::Device { backend: NAME.to_owned(), message });
             }
             Op::Output { x, name } => {
                 let start = self.read;

@@ -13,6 +13,8 @@ pub(crate) struct Memory {
     pub slots: Buffer,
     /// Speculative rows of each `[slot][layer]`: (convolution, delta rule).
     pub pending: Vec<(usize, usize)>,
+    /// Tokens of the last step, one for each logit row.
+    pub sampled: Vec<u32>,
 }
 
 /// Places inside the record of one slot and layer, in floats.
@@ -67,7 +69,7 @@ impl Memory {
         slots.prefer_large_pages();
         let mut kv = Buffer::zeroed(kv_bytes, "the key/value pages")?;
         kv.prefer_large_pages();
-        Ok(Memory { spec, kv, slots, pending: vec![(0, 0); records] })
+        Ok(Memory { spec, kv, slots, pending: vec![(0, 0); records], sampled: Vec::new() })
     }
 
     fn state(&self) -> Result<StateSpec, OpError> {

@@ -3,7 +3,7 @@
 use crate::check::Suite;
 use onebit_ops::{
     Backend, Bucket, Cache, CacheSpec, KvFormat, KvSpec, OpError, Plan, PlanOptions, Recorder, Segment, SharedBytes,
-    SlotState, StateSpec, StepInputs, StepOutput, Table, UploadOptions, Vector, View, Weight, wait,
+    SlotState, StateSpec, StepInputs, StepOutput, Table, Ticket, UploadOptions, Vector, View, Weight, wait,
 };
 use onebit_quant::Packed;
 use std::sync::Arc;
@@ -67,6 +67,16 @@ impl<'a> Session<'a> {
     /// Runs a step to its end.
     pub(crate) fn step(&self, inputs: &StepInputs) -> StepOutput {
         must(&self.case, self.try_step(inputs))
+    }
+
+    /// Starts a step.
+    pub(crate) fn start(&self, inputs: &StepInputs) -> Ticket {
+        must(&self.case, self.backend.run(&self.plan, inputs.clone()))
+    }
+
+    /// Waits for a step.
+    pub(crate) fn wait(&self, ticket: Ticket) -> StepOutput {
+        must(&self.case, wait(self.backend, ticket))
     }
 
     /// Runs a step that may be refused.

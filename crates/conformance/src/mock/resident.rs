@@ -69,6 +69,8 @@ pub(super) struct CacheMemory {
     pending_window: Buffer,
     /// Rows that wait in each slot. The host knows: it submitted them.
     pending: Mutex<HashMap<usize, usize>>,
+    /// Where the last step left its tokens, and how many.
+    sampled: Mutex<Option<(Arc<Buffer>, usize)>>,
 }
 
 impl CacheMemory {
@@ -90,6 +92,7 @@ impl CacheMemory {
             pending_delta: slots(|s| s.heads * s.max_pending * (s.key_dim + s.value_dim + 2))?,
             pending_window: slots(|s| s.max_pending * s.channels)?,
             pending: Mutex::default(),
+            sampled: Mutex::default(),
         })
     }
 
@@ -188,6 +191,21 @@ impl CacheMemory {
     /// Notes how many rows wait in a slot from now on.
     pub(super) fn set_pending(&self, slot: usize, rows: usize) {
         lock(&self.pending).insert(slot, rows);
+    }
+
+    /// Tokens that the last step sampled.
+    pub(super) fn sampled(&self) -> usize {
+        lock(&self.sampled).as_ref().map_or(0, |(_, rows)| *rows)
+    }
+
+    /// The token that the last step sampled in a logit row.
+    pub(super) fn sampled_token(&self, row: usize) -> Option<Binding> {
+        lock(&self.sampled).as_ref().map(|(buffer, _)| buffer.floats(row, 1))
+    }
+
+    /// Notes where a step leaves its tokens.
+    pub(super) fn set_sampled(&self, buffer: &Arc<Buffer>, rows: usize) {
+        *lock(&self.sampled) = Some((buffer.clone(), rows));
     }
 
     /// Everything of a slot but its pending rows: matrices and windows of all layers.

@@ -115,6 +115,20 @@ impl Memory {
         Ok(())
     }
 
+    pub(crate) fn copy_page(&mut self, from: u32, to: u32) -> Result<(), OpError> {
+        self.spec.check_page(from)?;
+        self.spec.check_page(to)?;
+        let kv = self.spec.kv;
+        let bytes = kv.heads * page_head_bytes(&kv);
+        for layer in 0..kv.layers {
+            for which in 0..2 {
+                let [from, to] = [from, to].map(|page| page_head(&kv, layer, which, page as usize, 0));
+                self.kv.bytes_mut().copy_within(from..from + bytes, to);
+            }
+        }
+        Ok(())
+    }
+
     pub(crate) fn read_slot(&self, slot: usize, layer: usize) -> Result<SlotState, OpError> {
         let (shape, _, range) = self.record(slot, layer)?;
         let record = &self.slots.floats()[range];

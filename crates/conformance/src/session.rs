@@ -104,6 +104,11 @@ impl<'a> Session<'a> {
         must(&self.case, self.backend.copy_slot(&self.cache, from, to));
     }
 
+    /// Copies a page that may not exist.
+    pub(crate) fn copy_page(&self, from: u32, to: u32) -> Result<(), OpError> {
+        self.backend.copy_page(&self.cache, from, to)
+    }
+
     /// Reads a layer of a state slot.
     pub(crate) fn read_slot(&self, slot: usize, layer: usize) -> SlotState {
         must(&self.case, self.backend.read_slot(&self.cache, slot, layer))

@@ -156,6 +156,10 @@ impl Backend for Broken {
         if self.fault == Fault::NoCopy { Ok(()) } else { self.inner.copy_slot(cache, from, to) }
     }
 
+    fn copy_page(&self, cache: &Cache, from: u32, to: u32) -> Result<(), OpError> {
+        if self.fault == Fault::NoCopy { Ok(()) } else { self.inner.copy_page(cache, from, to) }
+    }
+
     fn read_slot(&self, cache: &Cache, slot: usize, layer: usize) -> Result<SlotState, OpError> {
         self.inner.read_slot(cache, slot, layer)
     }
@@ -300,7 +304,7 @@ fn wrong_choices_are_caught() {
 fn wrong_state_is_caught() {
     caught(Fault::SwapHeadMap, &["gated_delta"]);
     caught(Fault::StaleSlot, &["conv", "slots"]);
-    caught(Fault::NoCopy, &["slots"]);
+    caught(Fault::NoCopy, &["slots", "attention"]);
     caught(Fault::OneTooFew, &["speculation"]);
     caught(Fault::GuessesStay, &["speculation"]);
 }

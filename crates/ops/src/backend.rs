@@ -156,6 +156,8 @@ pub struct Caps {
     pub kv_formats: Vec<KvFormat>,
     /// Rows of a prefill chunk that suit the device.
     pub prefill_rows: usize,
+    /// [`Backend::run`] returns before the step is done, so that the host can prepare the next one meanwhile.
+    pub asynchronous: bool,
 }
 
 /// Wishes at upload.
@@ -354,6 +356,12 @@ pub trait Backend: Send + Sync {
     /// [`OpError::Inputs`] for a slot that is not there.
     fn copy_slot(&self, cache: &Cache, from: usize, to: usize) -> Result<(), OpError>;
 
+    /// Copies a page of keys and values, in all layers.
+    ///
+    /// # Errors
+    /// [`OpError::Inputs`] for a page that is not there.
+    fn copy_page(&self, cache: &Cache, from: u32, to: u32) -> Result<(), OpError>;
+
     /// Reads one layer of a state slot back, for tests and goldens.
     ///
     /// # Errors
@@ -366,8 +374,8 @@ pub trait Backend: Send + Sync {
     /// [`OpError::UnsupportedActivations`], [`OpError::OutOfMemory`], [`OpError::ForeignHandle`].
     fn compile(&self, program: Program, cache: &Cache, options: PlanOptions) -> Result<Plan, OpError>;
 
-    /// Starts a step. Steps on one cache take effect in the order of these calls, whether or not earlier ones were
-    /// polled; [`StepInputs::carried`] means the one started last.
+    /// Starts a step. Steps on one cache, and clears and copies of its slots and pages, take effect in the order of
+    /// these calls, whether or not earlier ones were polled; [`StepInputs::carried`] means the step started last.
     ///
     /// # Errors
     /// [`OpError::Inputs`], [`OpError::Device`].

@@ -75,6 +75,7 @@ impl MockDevice {
             default_activations: Activations::F32,
             kv_formats: vec![KvFormat::F32, KvFormat::F16, KvFormat::Q8, KvFormat::Q4],
             prefill_rows: 64,
+            asynchronous: true,
         };
         MockDevice { caps, link: Link::open(), under_way: Mutex::default() }
     }
@@ -180,6 +181,10 @@ impl Backend for MockDevice {
 
     fn copy_slot(&self, cache: &Cache, from: usize, to: usize) -> Result<(), OpError> {
         self.link.submit(self.memory(cache)?.copy(from, to)?)
+    }
+
+    fn copy_page(&self, cache: &Cache, from: u32, to: u32) -> Result<(), OpError> {
+        self.link.submit(self.memory(cache)?.copy_page(from, to)?)
     }
 
     fn read_slot(&self, cache: &Cache, slot: usize, layer: usize) -> Result<SlotState, OpError> {

@@ -215,6 +215,19 @@ impl CacheMemory {
         Ok([of(&self.delta, state.delta_len()), of(&self.window, state.window_len())])
     }
 
+    /// Commands that copy a page.
+    pub(super) fn copy_page(&self, from: u32, to: u32) -> Result<Vec<Command>, OpError> {
+        self.spec.check_page(from)?;
+        self.spec.check_page(to)?;
+        let kv = &self.spec.kv;
+        let heads = (0..kv.layers).flat_map(|layer| (0..kv.heads).map(move |head| (layer, head)));
+        let copies = heads.flat_map(|(layer, head)| {
+            let [from, to] = [from, to].map(|page| self.page(layer, page, head));
+            from.into_iter().zip(to).map(|(from, to)| Command::Copy { from, to })
+        });
+        Ok(copies.filter(|_| from != to).collect())
+    }
+
     /// Commands that zero a slot.
     pub(super) fn clear(&self, slot: usize) -> Result<Vec<Command>, OpError> {
         let ranges = self.slot(slot)?;

@@ -9,8 +9,9 @@ mod pointwise;
 mod sample;
 
 use crate::{
-    Activations, Backend, Cache, CacheSpec, Caps, FormatSupport, Fusions, KvFormat, Op, OpError, Plan, PlanOptions,
-    Program, Sampled, SlotState, StepInputs, StepOutput, Ticket, UploadOptions, Vector, View, Weight, WeightInfo,
+    Activations, Backend, Cache, CacheSpec, Caps, FormatSupport, Fusions, KvFormat, Op, OpError, PAGE_ROWS, Plan,
+    PlanOptions, Program, Sampled, SlotState, StepInputs, StepOutput, Ticket, UploadOptions, Vector, View, Weight,
+    WeightInfo,
 };
 use onebit_quant::{Format, Matrix};
 use std::collections::HashMap;
@@ -117,6 +118,7 @@ impl Reference {
                 default_activations: Activations::F32,
                 kv_formats: vec![KvFormat::F32, KvFormat::F16, KvFormat::Q8, KvFormat::Q4],
                 prefill_rows: 64,
+                asynchronous: false,
             },
             next_ticket: AtomicU64::new(0),
             done: Mutex::default(),
@@ -240,6 +242,23 @@ impl Backend for Reference {
             layer.pending_delta.clear();
         }
         *memory.slots.get_mut(to).ok_or_else(|| slot_error(cache, to))? = source;
+        Ok(())
+    }
+
+    fn copy_page(&self, cache: &Cache, from: u32, to: u32) -> Result<(), OpError> {
+        cache.spec().check_page(from)?;
+        cache.spec().check_page(to)?;
+        let mut memory = memory(cache)?;
+        let Memory { keys, values, .. } = &mut *memory;
+        for layer in keys.iter_mut().chain(values) {
+            for row in 0..PAGE_ROWS {
+                let [from, to] = [from, to].map(|page| page as usize * PAGE_ROWS + row);
+                match layer.get(&from).cloned() {
+                    Some(head) => layer.insert(to, head),
+                    None => layer.remove(&to),
+                };
+            }
+        }
         Ok(())
     }
 

@@ -106,6 +106,7 @@ impl<'e> Reader<'e> {
             positions: (first..first + rows).map(|p| [p as u32; 3]).collect(),
             segments: vec![segment],
             logit_rows: (first_logits - first..rows).collect(),
+            ..StepInputs::default()
         };
         engine.steps += 1;
         let ticket = engine.backend.run(&self.plan, inputs)?;

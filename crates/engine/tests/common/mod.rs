@@ -203,6 +203,9 @@ impl Backend for Probe {
     fn copy_slot(&self, cache: &Cache, from: usize, to: usize) -> Result<(), OpError> {
         self.inner.copy_slot(cache, from, to)
     }
+    fn copy_page(&self, cache: &Cache, from: u32, to: u32) -> Result<(), OpError> {
+        self.inner.copy_page(cache, from, to)
+    }
     fn read_slot(&self, cache: &Cache, slot: usize, layer: usize) -> Result<SlotState, OpError> {
         self.inner.read_slot(cache, slot, layer)
     }
@@ -221,7 +224,7 @@ impl Backend for Probe {
         let values = BTreeMap::from([("logits".to_owned(), logits)]);
         let mut done = self.done.lock().expect("one thread");
         let ticket = done.len() as u64;
-        done.insert(ticket, StepOutput { values, op_seconds: Vec::new() });
+        done.insert(ticket, StepOutput { values, ..StepOutput::default() });
         Ok(Ticket(ticket))
     }
     fn poll(&self, ticket: Ticket) -> Result<Option<StepOutput>, OpError> {

@@ -237,7 +237,7 @@ impl Stepper {
                 tokens: bench.tokens(count),
                 positions: (start..start + count).map(|p| [p as u32; 3]).collect(),
                 segments: vec![segment(count, 0, 0, pages.to_vec(), false)],
-                logit_rows: Vec::new(),
+                ..StepInputs::default()
             };
             wait(&*self.backend, self.backend.run(&plan, inputs)?)?;
         }
@@ -255,6 +255,7 @@ impl Stepper {
             positions: (self.past..self.past + rows).map(|p| [p as u32; 3]).collect(),
             segments: vec![segment(rows, self.past, self.pending, self.pages.clone(), speculative)],
             logit_rows: (rows - logits..rows).collect(),
+            ..StepInputs::default()
         };
         self.past += rows;
         self.pending = if speculative { rows } else { 0 };

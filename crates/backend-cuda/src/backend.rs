@@ -64,6 +64,7 @@ impl CudaBackend {
             default_activations: Activations::I8G128,
             kv_formats: vec![KvFormat::F32, KvFormat::F16, KvFormat::Q8, KvFormat::Q4],
             prefill_rows: 512,
+            asynchronous: true,
         };
         Ok(CudaBackend {
             caps,
@@ -156,6 +157,10 @@ impl Backend for CudaBackend {
         memory(cache, &self.device)?.copy_slot(from, to)
     }
 
+    fn copy_page(&self, cache: &Cache, from: u32, to: u32) -> Result<(), OpError> {
+        memory(cache, &self.device)?.copy_page(from, to)
+    }
+
     fn read_slot(&self, cache: &Cache, slot: usize, layer: usize) -> Result<SlotState, OpError> {
         memory(cache, &self.device)?.read_slot(slot, layer)
     }
@@ -170,7 +175,7 @@ impl Backend for CudaBackend {
         let plan: &Arc<CudaPlan> = plan.payload().ok_or(OpError::ForeignHandle("a plan"))?;
         let memory = memory(&plan.cache, &self.device)?;
         inputs.check(plan.program(), plan.cache.spec(), plan.vocab)?;
-        let step = plan.submit(&mut memory.guesses(), &inputs)?;
+        let step = plan.submit(&mut memory.ledger(), &inputs)?;
         let ticket = Ticket(self.next_ticket.fetch_add(1, Ordering::Relaxed));
         lock(&self.under_way).insert(ticket, step);
         Ok(ticket)

@@ -28,7 +28,7 @@ pub(crate) struct Memory {
     pages: Buffer,
     slots: Buffer,
     sampled: Buffer,
-    guesses: Mutex<Guesses>,
+    ledger: Mutex<Ledger>,
 }
 
 /// Where the part of a layer lies in something that is repeated for slots or areas.
@@ -94,7 +94,8 @@ impl Memory {
             pages: Buffer::zeroed(device, pages, "the key/value pages")?,
             slots: Buffer::zeroed(device, slots, "the state slots")?,
             sampled: Buffer::zeroed(device, sampled, "the sampled tokens")?,
-            guesses: Mutex::new(Guesses {
+            ledger: Mutex::new(Ledger {
+                sampled: 0,
                 layers,
                 waiting: vec![Waiting::default(); count * layers],
                 area_of: vec![None; count],
@@ -120,8 +121,8 @@ impl Memory {
     }
 
     /// Tokens that the step before chose.
-    pub(crate) fn sampled(&self) -> Address {
-        self.sampled.address()
+    pub(crate) fn sampled(&self) -> &Buffer {
+        &self.sampled
     }
 
     /// Matrices of a layer.
@@ -140,12 +141,12 @@ impl Memory {
         Ok(Strided { address: self.slots.address() + at as Address, stride: shape.slot() as u64 })
     }
 
-    /// Guesses' convolution inputs of a layer, in areas from `base` on.
+    /// Ledger' convolution inputs of a layer, in areas from `base` on.
     pub(crate) fn pending_inputs(&self, base: Address, layer: usize) -> Result<Strided, OpError> {
         self.in_areas(base, layer, |_| 0)
     }
 
-    /// Guesses' keys, values and gates of a layer, in areas from `base` on.
+    /// Ledger' keys, values and gates of a layer, in areas from `base` on.
     pub(crate) fn pending_rows(&self, base: Address, layer: usize) -> Result<Strided, OpError> {
         self.in_areas(base, layer, Shape::rows_at)
     }
@@ -176,36 +177,48 @@ impl Memory {
         Ok(slot * len..(slot + 1) * len)
     }
 
-    /// What waits in the slots.
-    pub(crate) fn guesses(&self) -> MutexGuard<'_, Guesses> {
-        self.guesses.lock().unwrap_or_else(PoisonError::into_inner)
+    /// What the host knows. Whoever submits steps holds it meanwhile.
+    pub(crate) fn ledger(&self) -> MutexGuard<'_, Ledger> {
+        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Makes the pool of areas hold `count`; what is in them stays.
-    pub(crate) fn grow_areas(&self, guesses: &mut Guesses, count: usize) -> Result<(), OpError> {
-        if count <= guesses.pool.count {
+    pub(crate) fn grow_areas(&self, ledger: &mut Ledger, count: usize) -> Result<(), OpError> {
+        if count <= ledger.pool.count {
             return Ok(());
         }
-        let count = count.max(2 * guesses.pool.count);
+        let count = count.max(2 * ledger.pool.count);
         let bytes = Shape(self.state()?).area() * FLOAT;
         let grown = Buffer::zeroed(&self.device, count * bytes, "the pending rows")?;
-        grown.copy_from(&guesses.areas)?;
-        guesses.areas = grown;
-        guesses.pool.grow(count);
+        grown.copy_from(&ledger.areas)?;
+        ledger.areas = grown;
+        ledger.pool.grow(count);
         Ok(())
     }
 
     pub(crate) fn clear_slot(&self, slot: usize) -> Result<(), OpError> {
         let stretch = self.stretch(slot)?;
         self.slots.fill_zero(stretch.start, stretch.len())?;
-        self.guesses().forget(slot);
+        self.ledger().forget(slot);
         Ok(())
     }
 
     pub(crate) fn copy_slot(&self, from: usize, to: usize) -> Result<(), OpError> {
         let (source, target) = (self.stretch(from)?, self.stretch(to)?);
         self.slots.copy_within(source.start, target.start, source.len())?;
-        self.guesses().forget(to);
+        self.ledger().forget(to);
+        Ok(())
+    }
+
+    pub(crate) fn copy_page(&self, from: u32, to: u32) -> Result<(), OpError> {
+        self.spec.check_page(from)?;
+        self.spec.check_page(to)?;
+        let kv = self.spec.kv;
+        let page = launch::page_bytes(kv.format, kv.heads, kv.dim);
+        for layer in 0..kv.layers {
+            let at = |number: u32| (layer * kv.pages + number as usize) * page;
+            self.pages.copy_within(at(from), at(to), page)?;
+        }
         Ok(())
     }
 
@@ -223,8 +236,11 @@ impl Memory {
     }
 }
 
-/// Speculative rows that wait for a verdict.
-pub(crate) struct Guesses {
+/// What the host knows of the cache after the steps that it submitted: speculative rows that wait for a verdict, and how
+/// many tokens the last step chose.
+pub(crate) struct Ledger {
+    /// Logit rows that the last step chose tokens for.
+    pub sampled: usize,
     layers: usize,
     /// For each `[slot][layer]`.
     waiting: Vec<Waiting>,
@@ -256,7 +272,7 @@ impl Pool {
     }
 }
 
-impl Guesses {
+impl Ledger {
     /// Rows that wait in a slot and layer.
     pub(crate) fn waiting(&self, slot: usize, layer: usize) -> Waiting {
         self.waiting[slot * self.layers + layer]

@@ -6,6 +6,7 @@
 
 use crate::params::{self, Address, NONE, StepHeader, TILE_ROWS};
 use onebit_ops::{Bucket, PAGE_ROWS, StepInputs};
+use std::sync::Arc;
 
 /// Each array begins at a multiple of so many bytes.
 const ALIGN: usize = 16;
@@ -15,6 +16,10 @@ const ALIGN: usize = 16;
 pub(crate) struct Capacity {
     /// Page numbers of all segments.
     pub pages: usize,
+    /// Changes of single logits.
+    pub adjust: usize,
+    /// Words of different masks.
+    pub masks: usize,
 }
 
 impl Capacity {
@@ -22,23 +27,43 @@ impl Capacity {
     pub(crate) fn first(bucket: Bucket) -> Capacity {
         const MOST: usize = 1 << 16;
         let pages = bucket.context.div_ceil(PAGE_ROWS);
-        Capacity { pages: bucket.rows.saturating_mul(pages).min(MOST).max(pages) }
+        let pages = bucket.rows.saturating_mul(pages).min(MOST).max(pages);
+        Capacity { pages, adjust: 64, masks: 0 }
     }
 
     /// What a step needs.
     pub(crate) fn of(inputs: &StepInputs) -> Capacity {
-        Capacity { pages: inputs.segments.iter().map(used_pages).sum() }
+        Capacity {
+            pages: inputs.segments.iter().map(used_pages).sum(),
+            adjust: inputs.draws.iter().map(|draw| draw.adjust.len()).sum(),
+            masks: masks(inputs).iter().map(|mask| mask.len()).sum(),
+        }
     }
 
     pub(crate) fn holds(self, needed: Capacity) -> bool {
-        needed.pages <= self.pages
+        needed.pages <= self.pages && needed.adjust <= self.adjust && needed.masks <= self.masks
     }
 
     /// Room for what is needed, and for as much again where it grew.
     pub(crate) fn grown(self, needed: Capacity) -> Capacity {
         let grow = |have: usize, need: usize| if need > have { 2 * need } else { have };
-        Capacity { pages: grow(self.pages, needed.pages) }
+        Capacity {
+            pages: grow(self.pages, needed.pages),
+            adjust: grow(self.adjust, needed.adjust),
+            masks: grow(self.masks, needed.masks),
+        }
     }
+}
+
+/// The different masks of a step, in the order of their first use: sequences under one grammar share theirs.
+fn masks(inputs: &StepInputs) -> Vec<&Arc<[u32]>> {
+    let mut different: Vec<&Arc<[u32]>> = Vec::new();
+    for mask in inputs.draws.iter().filter_map(|draw| draw.mask.as_ref()) {
+        if !different.iter().any(|known| Arc::ptr_eq(known, mask)) {
+            different.push(mask);
+        }
+    }
+    different
 }
 
 /// Pages that a segment's tokens lie in; it may name more.
@@ -58,6 +83,8 @@ pub(crate) struct Layout {
     tiles: usize,
     draws: usize,
     pages: usize,
+    adjust: usize,
+    masks: usize,
     end: usize,
     pub capacity: Capacity,
 }
@@ -83,6 +110,8 @@ impl Layout {
             tiles: take(rows, size_of::<params::Tile>()),
             draws: take(bucket.logits, size_of::<params::Draw>()),
             pages: take(capacity.pages, word),
+            adjust: take(capacity.adjust, size_of::<params::Adjust>()),
+            masks: take(capacity.masks, word),
             end: take(0, 1),
             capacity,
         }
@@ -107,8 +136,8 @@ impl Layout {
             tiles: at(self.tiles),
             pages: at(self.pages),
             draws: at(self.draws),
-            adjust: at(self.end),
-            masks: at(self.end),
+            adjust: at(self.adjust),
+            masks: at(self.masks),
         }
     }
 
@@ -120,7 +149,10 @@ impl Layout {
         let counts = [inputs.tokens.len(), inputs.logit_rows.len(), inputs.segments.len(), tiles];
         out.words(0, counts.map(|n| n as u32));
         out.words(self.tokens, inputs.tokens.iter().copied());
-        out.words(self.carried, inputs.tokens.iter().map(|_| NONE));
+        let mut carried = inputs.carried.iter().peekable();
+        let from =
+            (0..inputs.tokens.len()).map(|row| carried.next_if(|c| c.row == row).map_or(NONE, |c| c.from as u32));
+        out.words(self.carried, from);
         out.words(self.positions, inputs.positions.iter().flatten().copied());
         let of_rows = inputs.segments.iter().enumerate().flat_map(|(i, s)| s.rows.clone().map(move |_| i as u32));
         out.words(self.row_segment, of_rows);
@@ -148,7 +180,39 @@ impl Layout {
             });
         out.words(self.tiles, tiles);
         out.words(self.pages, inputs.segments.iter().flat_map(|s| s.pages[..used_pages(s)].iter().copied()));
+        self.write_draws(inputs, &mut out);
         out.end
+    }
+}
+
+impl Layout {
+    fn write_draws(&self, inputs: &StepInputs, out: &mut Writer<'_>) {
+        let masks = masks(inputs);
+        let mut adjusted = 0;
+        let draws = inputs.draws.iter().flat_map(|draw| {
+            let uniform = draw.uniform.to_bits();
+            let first = adjusted;
+            adjusted += draw.adjust.len() as u32;
+            let mask = draw.mask.as_ref().and_then(|mask| masks.iter().position(|known| Arc::ptr_eq(known, mask)));
+            let before = |at: usize| masks[..at].iter().map(|mask| mask.len() as u32).sum();
+            [
+                uniform as u32,
+                (uniform >> 32) as u32,
+                draw.temperature.to_bits(),
+                draw.top_p.to_bits(),
+                draw.min_p.to_bits(),
+                draw.top_k,
+                first,
+                draw.adjust.len() as u32,
+                mask.map_or(NONE, before),
+                0,
+            ]
+        });
+        out.words(self.draws, draws);
+        let adjust = inputs.draws.iter().flat_map(|draw| &draw.adjust);
+        let words = adjust.flat_map(|a| [a.token, a.bias.to_bits(), a.divide.to_bits(), a.subtract.to_bits()]);
+        out.words(self.adjust, words);
+        out.words(self.masks, masks.iter().flat_map(|mask| mask.iter().copied()));
     }
 }
 
@@ -172,7 +236,7 @@ impl Writer<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use onebit_ops::Segment;
+    use onebit_ops::{Adjust, Carried, Draw, Segment};
 
     const BUCKET: Bucket = Bucket { rows: 20, logits: 2, context: 200 };
 
@@ -191,6 +255,8 @@ mod tests {
             // The last page of the second is not reached yet.
             segments: vec![segment(0..17, 0, &[7]), segment(17..18, 64, &[9, 8, 2])],
             logit_rows: vec![16, 17],
+            draws: Vec::new(),
+            carried: vec![Carried { row: 17, from: 1 }],
         }
     }
 
@@ -207,7 +273,7 @@ mod tests {
         let step = layout.step(0);
         assert_eq!(read(&bytes, step.header, 4), [18, 2, 2, 3]);
         assert_eq!(read(&bytes, step.tokens, 18), (100..118).collect::<Vec<_>>());
-        assert_eq!(read(&bytes, step.carried, 18), [NONE; 18]);
+        assert_eq!(read(&bytes, step.carried, 18), [[NONE; 17].as_slice(), &[1]].concat());
         assert_eq!(read(&bytes, step.positions, 6), [0, 50, 90, 1, 51, 91]);
         assert_eq!(read(&bytes, step.row_segment, 18), [[0; 17].as_slice(), &[1]].concat());
         assert_eq!(read(&bytes, step.logit_rows, 2), [16, 17]);
@@ -218,8 +284,40 @@ mod tests {
     }
 
     #[test]
+    fn draws_name_their_adjustments_and_share_masks() {
+        let mask: Arc<[u32]> = Arc::from([1u32, 2, 3].as_slice());
+        let adjust = |token| Adjust { token, bias: 0.5, divide: 2.0, subtract: -1.0 };
+        let draw = Draw {
+            temperature: 0.75,
+            top_k: 40,
+            top_p: 0.5,
+            min_p: 0.25,
+            uniform: 0.1,
+            adjust: vec![adjust(7), adjust(9)],
+            mask: Some(mask.clone()),
+        };
+        let second = Draw { adjust: vec![adjust(3)], ..draw.clone() };
+        let inputs = StepInputs { draws: vec![draw, second], ..inputs() };
+        let needed = Capacity::of(&inputs);
+        assert_eq!((needed.adjust, needed.masks), (3, 3));
+        let layout = Layout::new(BUCKET, Capacity::first(BUCKET).grown(needed));
+        let mut bytes = vec![0xee; layout.bytes()];
+        let used = layout.write(&inputs, &[(4, 5), (6, 7)], &mut bytes);
+        let step = layout.step(0);
+        let bits = f32::to_bits;
+        let uniform = 0.1f64.to_bits();
+        let (low, high) = (uniform as u32, (uniform >> 32) as u32);
+        let numbers = [low, high, bits(0.75), bits(0.5), bits(0.25), 40];
+        assert_eq!(read(&bytes, step.draws, 10), [numbers.as_slice(), &[0, 2, 0, 0]].concat());
+        assert_eq!(read(&bytes, step.draws + 40, 10), [numbers.as_slice(), &[2, 1, 0, 0]].concat());
+        assert_eq!(read(&bytes, step.adjust + 32, 4), [3, bits(0.5), bits(2.0), bits(-1.0)]);
+        assert_eq!(read(&bytes, step.masks, 3), [1, 2, 3]);
+        assert_eq!(used, step.masks as usize + 12);
+    }
+
+    #[test]
     fn arrays_are_aligned_and_apart() {
-        let layout = Layout::new(BUCKET, Capacity { pages: 5 });
+        let layout = Layout::new(BUCKET, Capacity { pages: 5, adjust: 3, masks: 7 });
         let s = layout.step(4096);
         let starts = [
             s.header,
@@ -232,11 +330,13 @@ mod tests {
             s.tiles,
             s.draws,
             s.pages,
+            s.adjust,
+            s.masks,
         ];
         assert!(starts.iter().all(|at| at.is_multiple_of(ALIGN as u64)));
         assert!(starts.windows(2).all(|pair| pair[0] < pair[1]));
         assert_eq!(s.row_segment - s.positions, 240);
-        assert!(layout.bytes() >= (s.pages - 4096) as usize + 20);
+        assert!(layout.bytes() >= (s.masks - 4096) as usize + 28 && s.adjust - s.pages >= 20);
     }
 
     #[test]
@@ -245,8 +345,8 @@ mod tests {
         assert_eq!(first.pages, 20 * 4);
         assert!(first.holds(Capacity::of(&inputs())));
         assert_eq!(Capacity::of(&inputs()).pages, 3);
-        let small = Capacity { pages: 2 };
+        let small = Capacity { pages: 2, ..Capacity::default() };
         assert!(!small.holds(Capacity::of(&inputs())));
-        assert_eq!(small.grown(Capacity::of(&inputs())), Capacity { pages: 6 });
+        assert_eq!(small.grown(Capacity::of(&inputs())), Capacity { pages: 6, ..Capacity::default() });
     }
 }

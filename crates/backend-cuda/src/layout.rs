@@ -86,7 +86,7 @@ impl Layout {
 
     /// Groups of a row, padding counted; 0 for dense.
     pub(crate) fn groups(&self) -> usize {
-        if self.group == 0 { 0 } else { self.cols.next_multiple_of(GROUP) / self.group }
+        self.cols.next_multiple_of(GROUP).checked_div(self.group).unwrap_or(0)
     }
 
     /// Bytes of one block's codes, scales and biases.

@@ -9,7 +9,7 @@
 //! | `cache` | pages, state slots, and the rows of speculative steps |
 //! | `params`, `launch` | what kernels are handed, and on which grid each op runs |
 //! | `ops` | the operations of `onebit_ops` as launches |
-//! | `inputs`, `plan`, `backend` | a step: its inputs, its graph, its outputs; the contract |
+//! | `inputs`, `outputs`, `plan`, `backend` | a step: its inputs, its results, its graph; the contract |
 //!
 //! `kernels/README.md` draws all memory. A row's result does not depend on the rows computed beside it: integer sums are
 //! exact, groups are added in ascending order, and every plan runs the same kernels' loops over a row.
@@ -27,6 +27,7 @@ mod layout;
 mod memory;
 mod module;
 mod ops;
+mod outputs;
 mod params;
 mod plan;
 mod repack;

@@ -186,12 +186,6 @@ impl Pinned {
         // SAFETY: as above, and the reference is unique.
         unsafe { std::slice::from_raw_parts_mut(self.start, self.bytes) }
     }
-
-    /// Its floats.
-    pub(crate) fn floats(&self) -> &[f32] {
-        // SAFETY: the driver aligns to pages, and any bits are a float.
-        unsafe { std::slice::from_raw_parts(self.start.cast(), self.bytes / size_of::<f32>()) }
-    }
 }
 
 impl Drop for Pinned {

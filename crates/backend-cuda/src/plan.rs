@@ -3,16 +3,17 @@
 //! A step is one copy of its inputs, one graph, and one copy for each output, all in the order of the backend's stream.
 //! Launches are for the plan's largest step; the kernels find in the inputs how much of it is wanted.
 
-use crate::cache::{Guesses, Memory};
+use crate::cache::{Ledger, Memory};
 use crate::driver::{Device, During, fault};
 use crate::inputs::{Capacity, Layout};
 use crate::memory::{Buffer, Pinned};
 use crate::module::Kernels;
 use crate::ops::{self, Call, Frame};
+use crate::outputs::Results;
 use crate::params::Address;
-use cudarc::driver::sys::{self, CUevent_flags, CUgraphInstantiate_flags, CUstreamCaptureMode};
+use cudarc::driver::sys::{CUevent_flags, CUgraphInstantiate_flags, CUstreamCaptureMode};
 use cudarc::driver::{CudaEvent, CudaGraph, CudaStream, result};
-use onebit_ops::{Cache, Op, OpError, Placement, Program, RopeTable, Rows, StepInputs, StepOutput};
+use onebit_ops::{Cache, Op, OpError, Placement, Program, RopeTable, StepInputs, StepOutput};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The payload of a plan.
@@ -69,9 +70,8 @@ pub(crate) struct UnderWay {
     plan: Arc<CudaPlan>,
     done: CudaEvent,
     inputs: Pinned,
-    results: Pinned,
-    /// Name, first float and length of each output.
-    outputs: Vec<(String, usize, usize)>,
+    host: Pinned,
+    results: Results,
     /// Before each op, and after the last.
     times: Vec<CudaEvent>,
 }
@@ -97,7 +97,7 @@ impl CudaPlan {
         let mut vocab = usize::MAX;
         let mut tables: Vec<(Arc<RopeTable>, Buffer)> = Vec::new();
         for op in &program.ops {
-            ops::check(op, memory.spec())?;
+            ops::check(op, program.bucket, memory.spec())?;
             match op {
                 Op::Embed { table, .. } => vocab = vocab.min(table.rows()),
                 Op::Rope { table, .. } if !tables.iter().any(|(known, _)| known == table) => {
@@ -129,7 +129,7 @@ impl CudaPlan {
             spare: Mutex::default(),
             program,
         };
-        let areas = memory.guesses().base();
+        let areas = memory.ledger().base();
         let work = plan.work.get_mut().unwrap_or_else(PoisonError::into_inner);
         let (layout, address) = (work.layout, work.inputs.address());
         let launched = plan.launches(memory, layout, address, areas)?;
@@ -197,25 +197,26 @@ impl CudaPlan {
         .during(&format!("launching {kernel} on {grid:?} blocks"))
     }
 
-    /// Starts a step whose inputs have been checked. The caller holds the cache's guesses, so that steps are submitted in
+    /// Starts a step whose inputs have been checked. The caller holds the cache's ledger, so that steps are submitted in
     /// the order in which they change them.
-    pub(crate) fn submit(self: &Arc<Self>, guesses: &mut Guesses, inputs: &StepInputs) -> Result<UnderWay, OpError> {
+    pub(crate) fn submit(self: &Arc<Self>, ledger: &mut Ledger, inputs: &StepInputs) -> Result<UnderWay, OpError> {
         let memory = memory(&self.cache, &self.device)?;
-        self.check_accepted(guesses, inputs)?;
+        self.check_accepted(ledger, inputs)?;
+        inputs.check_carried(ledger.sampled)?;
         let speculative = inputs.segments.iter().filter(|s| s.speculative).count();
         if speculative > 0 && self.touches_state() {
-            let needed = guesses.needed(speculative);
-            memory.grow_areas(guesses, needed)?;
+            let needed = ledger.needed(speculative);
+            memory.grow_areas(ledger, needed)?;
         }
         self.device.bind()?;
         let mut work = lock(&self.work);
-        self.make_room(&mut work, memory, guesses.base(), inputs)?;
+        self.make_room(&mut work, memory, ledger.base(), inputs)?;
         let areas: Vec<(u32, u32)> = inputs
             .segments
             .iter()
             .map(|s| {
-                let read = guesses.area(s.slot);
-                let write = if s.speculative { guesses.next_area(s.slot) } else { None };
+                let read = ledger.area(s.slot);
+                let write = if s.speculative { ledger.next_area(s.slot) } else { None };
                 (read, write.unwrap_or(read))
             })
             .collect();
@@ -229,11 +230,13 @@ impl CudaPlan {
             }
             Launched::Profiled(calls) => self.run_profiled(calls)?,
         };
-        let (results, outputs) = self.copy_outputs(inputs)?;
+        let results = Results::of(&self.program, &self.placements, inputs);
+        let mut host = self.pinned(results.bytes())?;
+        results.copy(&self.device, &self.arena, memory.sampled(), &mut host)?;
         let done = self.device.context.new_event(None).during("creating an event")?;
         done.record(&self.device.stream).during("recording an event")?;
-        self.note_guesses(guesses, inputs);
-        Ok(UnderWay { plan: self.clone(), done, inputs: stage, results, outputs, times })
+        self.note(ledger, inputs);
+        Ok(UnderWay { plan: self.clone(), done, inputs: stage, host, results, times })
     }
 
     /// Lays the inputs out anew where a step needs more than there was room for, and makes the launches anew where
@@ -269,54 +272,6 @@ impl CudaPlan {
         Ok(times)
     }
 
-    /// Copies what the host wants, row by row of the temporaries.
-    fn copy_outputs(&self, inputs: &StepInputs) -> Result<(Pinned, Vec<(String, usize, usize)>), OpError> {
-        let mut outputs = Vec::new();
-        let mut copies = Vec::new();
-        let mut end = 0;
-        for op in &self.program.ops {
-            let Op::Output { x, name } = op else { continue };
-            let info = self.program.tensors[x.tensor.0 as usize];
-            let rows = match info.rows {
-                Rows::Step => inputs.tokens.len(),
-                Rows::Logits => inputs.logit_rows.len(),
-            };
-            outputs.push((name.to_string(), end, rows * x.cols()));
-            copies.push((*x, info.cols, rows, end));
-            end += rows * x.cols();
-        }
-        let mut results = self.pinned(end * size_of::<f32>())?;
-        for (x, stride, rows, at) in copies.into_iter().filter(|(x, _, rows, _)| *rows > 0 && x.cols() > 0) {
-            let first = self.placements[x.tensor.0 as usize].offset + x.offset;
-            let floats = (rows - 1) * stride + x.cols();
-            let width = x.cols() * size_of::<f32>();
-            let copy = sys::CUDA_MEMCPY2D_st {
-                srcMemoryType: sys::CUmemorytype::CU_MEMORYTYPE_DEVICE,
-                srcDevice: self.arena.at(first * size_of::<f32>(), floats * size_of::<f32>()),
-                srcPitch: stride * size_of::<f32>(),
-                dstMemoryType: sys::CUmemorytype::CU_MEMORYTYPE_HOST,
-                dstHost: results.bytes_mut()[at * size_of::<f32>()..][..rows * width].as_mut_ptr().cast(),
-                dstPitch: width,
-                WidthInBytes: width,
-                Height: rows,
-                srcXInBytes: 0,
-                srcY: 0,
-                srcHost: std::ptr::null(),
-                srcArray: std::ptr::null_mut(),
-                dstXInBytes: 0,
-                dstY: 0,
-                dstDevice: 0,
-                dstArray: std::ptr::null_mut(),
-            };
-            // SAFETY: source and target were cut to the copied rectangle just above; the step keeps the target until the
-            // device is past the copy.
-            unsafe { sys::cuMemcpy2DAsync_v2(&raw const copy, self.device.stream.cu_stream()) }
-                .result()
-                .during("copying a step's results")?;
-        }
-        Ok((results, outputs))
-    }
-
     /// Host memory of at least so many bytes, of an earlier step where one is left.
     fn pinned(&self, bytes: usize) -> Result<Pinned, OpError> {
         let mut spare = lock(&self.spare);
@@ -331,12 +286,12 @@ impl CudaPlan {
     }
 
     /// Refuses a step that accepts more rows than a layer of this program holds, before anything is submitted.
-    fn check_accepted(&self, guesses: &Guesses, inputs: &StepInputs) -> Result<(), OpError> {
+    fn check_accepted(&self, ledger: &Ledger, inputs: &StepInputs) -> Result<(), OpError> {
         for segment in inputs.segments.iter().filter(|s| s.accepted > 0) {
             for op in &self.program.ops {
                 let waiting = match op {
-                    Op::ConvSilu { layer, .. } => guesses.waiting(segment.slot, *layer).conv,
-                    Op::GatedDelta { layer, .. } => guesses.waiting(segment.slot, *layer).delta,
+                    Op::ConvSilu { layer, .. } => ledger.waiting(segment.slot, *layer).conv,
+                    Op::GatedDelta { layer, .. } => ledger.waiting(segment.slot, *layer).delta,
                     _ => continue,
                 };
                 if segment.accepted > waiting {
@@ -347,8 +302,9 @@ impl CudaPlan {
         Ok(())
     }
 
-    /// What waits in the slots after a step.
-    fn note_guesses(&self, guesses: &mut Guesses, inputs: &StepInputs) {
+    /// What the cache holds after a step.
+    fn note(&self, ledger: &mut Ledger, inputs: &StepInputs) {
+        ledger.sampled = inputs.draws.len();
         if !self.touches_state() {
             return;
         }
@@ -356,12 +312,12 @@ impl CudaPlan {
             let rows = if segment.speculative { segment.rows.len() } else { 0 };
             if segment.speculative {
                 // The new area has rows of this program's layers only.
-                guesses.drop_rows(segment.slot);
+                ledger.drop_rows(segment.slot);
             }
             for op in &self.program.ops {
                 match op {
-                    Op::ConvSilu { layer, .. } => guesses.waiting_mut(segment.slot, *layer).conv = rows,
-                    Op::GatedDelta { layer, .. } => guesses.waiting_mut(segment.slot, *layer).delta = rows,
+                    Op::ConvSilu { layer, .. } => ledger.waiting_mut(segment.slot, *layer).conv = rows,
+                    Op::GatedDelta { layer, .. } => ledger.waiting_mut(segment.slot, *layer).delta = rows,
                     _ => {}
                 }
             }
@@ -384,11 +340,7 @@ impl UnderWay {
     /// # Errors
     /// [`OpError::Device`] where the times cannot be read.
     pub(crate) fn take(self) -> Result<StepOutput, OpError> {
-        let mut output = StepOutput::default();
-        let floats = self.results.floats();
-        for (name, at, len) in self.outputs {
-            output.values.insert(name, floats[at..at + len].to_vec());
-        }
+        let mut output = self.results.read(self.host.bytes());
         if !self.times.is_empty() {
             output.op_seconds = vec![0.0; self.plan.order.len()];
             for (place, pair) in self.plan.order.iter().zip(self.times.windows(2)) {
@@ -396,7 +348,7 @@ impl UnderWay {
                 output.op_seconds[*place] = f64::from(ms) / 1e3;
             }
         }
-        lock(&self.plan.spare).extend([self.inputs, self.results]);
+        lock(&self.plan.spare).extend([self.inputs, self.host]);
         Ok(output)
     }
 }

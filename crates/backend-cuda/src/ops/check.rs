@@ -1,12 +1,13 @@
 //! What a program must have in common with its cache before anything of it reaches the device.
 
-use onebit_ops::{CacheSpec, Op, OpError};
+use crate::cache::MOST_SAMPLED;
+use onebit_ops::{Bucket, CacheSpec, Op, OpError};
 
 /// Refuses layers that the cache does not have and shapes that are not its own.
 ///
 /// # Errors
 /// [`OpError::Shape`] with both numbers.
-pub(crate) fn check(op: &Op, cache: &CacheSpec) -> Result<(), OpError> {
+pub(crate) fn check(op: &Op, bucket: Bucket, cache: &CacheSpec) -> Result<(), OpError> {
     let name = op.name();
     match op {
         Op::Attention { k, layer, .. } => {
@@ -30,6 +31,9 @@ pub(crate) fn check(op: &Op, cache: &CacheSpec) -> Result<(), OpError> {
                 .zip(shape)
                 .zip([v.heads, k.dim, v.dim])
                 .try_for_each(|((what, wanted), got)| equal(name, what, wanted, got))
+        }
+        Op::Sample { .. } if bucket.logits > MOST_SAMPLED => {
+            Err(wrong(name, "logit rows on cuda", format!("up to {MOST_SAMPLED}"), bucket.logits))
         }
         _ => Ok(()),
     }
@@ -56,6 +60,7 @@ mod tests {
     fn a_head_that_the_pages_were_not_made_for_is_refused() {
         let kv = KvSpec { layers: 1, heads: 2, dim: 64, pages: 1, format: KvFormat::F16 };
         let cache = CacheSpec { kv, state: None };
+        let bucket = Bucket { rows: 1, logits: 1, context: 64 };
         let view = |heads| View { tensor: Tensor(0), offset: 0, heads, dim: 64, stride: 64 };
         let op = |layer, heads| Op::Attention {
             q: view(4),
@@ -65,8 +70,8 @@ mod tests {
             scale: 1.0,
             out: Tensor(1),
         };
-        assert_eq!(check(&op(0, 2), &cache), Ok(()));
-        let text = |op: Op| check(&op, &cache).unwrap_err().to_string();
+        assert_eq!(check(&op(0, 2), bucket, &cache), Ok(()));
+        let text = |op: Op| check(&op, bucket, &cache).unwrap_err().to_string();
         assert_eq!(text(op(1, 2)), "attention: KV layer: wanted below 1, got 1");
         assert_eq!(text(op(0, 4)), "attention: key heads: wanted 2, got 4");
     }

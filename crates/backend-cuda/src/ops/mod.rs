@@ -119,6 +119,7 @@ pub(crate) fn scratch(op: &Op, program: &Program, memory: &Memory, device: &Arc<
             linear::scratch(program.max_rows(x.tensor), weight, *activations, *epilogue, device)
         }
         Op::Attention { q, k, .. } => attention::scratch(program.bucket, *q, *k, memory),
+        Op::Sample { logits } => Ok(simple::sample_scratch(program.bucket.logits, *logits)),
         _ => Ok(0),
     }
 }
@@ -166,6 +167,7 @@ pub(crate) fn calls(op: &Op, frame: &Frame<'_>) -> Result<Vec<Call>, OpError> {
             };
             recurrent::gated_delta(frame, &op)
         }
+        Op::Sample { logits } => Ok(simple::sample(frame, *logits)),
         Op::Output { .. } => Ok(Vec::new()),
     }
 }

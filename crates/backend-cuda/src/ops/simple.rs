@@ -3,7 +3,8 @@
 use super::{Call, Frame};
 use crate::launch;
 use crate::params::{
-    DeltaGatesParams, EmbedParams, MAX_PARTS, NormParams, Part, PointwiseParams, RopeParams, SelectRowsParams,
+    DeltaGatesParams, EmbedParams, MAX_PARTS, NormParams, Part, PointwiseParams, RopeParams, SampleParams,
+    SelectRowsParams,
 };
 use crate::weight::resident;
 use onebit_ops::{Norm, OpError, RopeTable, Tensor, Vector, View, Weight};
@@ -45,7 +46,7 @@ pub(super) fn embed(frame: &Frame<'_>, table: &Weight, out: Tensor) -> Result<Ve
     }
     let params = EmbedParams {
         step: frame.step,
-        sampled: frame.memory.sampled(),
+        sampled: frame.memory.sampled().address(),
         out: frame.place(out),
         cols: frame.cols(out),
         part_count: parts.len() as u32,
@@ -102,6 +103,21 @@ pub(super) fn select_rows(frame: &Frame<'_>, x: View, out: Tensor) -> Vec<Call> 
         reserved: 0,
     };
     vec![Call::new(launch::pointwise("select_rows", most, x.cols()), params)]
+}
+
+/// Bytes for the logits as they are worked on.
+pub(super) fn sample_scratch(rows: usize, logits: View) -> usize {
+    rows * logits.cols() * size_of::<f32>()
+}
+
+pub(super) fn sample(frame: &Frame<'_>, logits: View) -> Vec<Call> {
+    let params = SampleParams {
+        step: frame.step,
+        logits: frame.view(View { heads: 1, dim: logits.cols(), stride: logits.cols(), ..logits }),
+        scratch: frame.scratch,
+        sampled: frame.memory.sampled().address(),
+    };
+    vec![Call::new(launch::sample(frame.bucket.logits), params)]
 }
 
 pub(super) fn rope(frame: &Frame<'_>, x: View, table: &Arc<RopeTable>, out: Tensor) -> Result<Vec<Call>, OpError> {

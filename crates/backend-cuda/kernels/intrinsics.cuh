@@ -22,3 +22,25 @@ __device__ __forceinline__ float power_of_two(float x) {
     asm("ex2.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
+
+// c += a b for a 16 x 32 piece a, a 32 x 8 piece b and a 16 x 8 piece c of a product, spread over the lanes of a warp. With
+// g = lane / 4 and t = lane % 4, a lane has of a the columns 4 t.. and 16 + 4 t.. of row g (a[0], a[2]) and of row g + 8
+// (a[1], a[3]), of b the same rows of column g, and of c the columns 2 t and 2 t + 1 of row g (c[0], c[1]) and of row g + 8.
+// Bytes are signed.
+__device__ __forceinline__ void multiply_pieces(i32 (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+#if __CUDA_ARCH__ >= 800
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+#else
+    // Turing's pieces are a quarter as large.
+    const u32 b[2] = {b0, b1};
+    for (u32 half = 0; half < 2; ++half) {
+        for (u32 k = 0; k < 2; ++k) {
+            asm("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {%0, %1}, {%2}, {%3}, {%0, %1};"
+                : "+r"(c[2 * half]), "+r"(c[2 * half + 1])
+                : "r"(a[half + 2 * k]), "r"(b[k]));
+        }
+    }
+#endif
+}

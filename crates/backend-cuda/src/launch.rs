@@ -58,8 +58,12 @@ pub(crate) fn delta_gates(rows: usize, heads: usize) -> Launch {
 
 // ---- products ------------------------------------------------------------------------------------------------------
 
-/// Most activation rows of one pass over a weight.
+/// Most activation rows of one pass over a weight, without matrix units.
 const MOST_ROWS: usize = 8;
+
+/// With matrix units: activation rows, and blocks of the weight, of one thread block.
+const WIDE_ROWS: usize = 32;
+const WIDE_BLOCKS: usize = 8;
 
 /// Bits of [`wanted`] for a weight with these parts: dense ones meet floats whatever the activations.
 pub(crate) fn prepared_kinds(formats: impl IntoIterator<Item = Codes>, activations: Activations) -> u32 {
@@ -121,15 +125,25 @@ pub(crate) fn linear(
         let range = start..start + same;
         let blocks = |parts: &[(Codes, usize)]| parts.iter().map(|p| p.1.div_ceil(BLOCK_ROWS)).sum::<usize>();
         let blocks = if swiglu { blocks(&parts[start..=start]) } else { blocks(&parts[range.clone()]) };
-        let tile = rows.next_power_of_two().min(MOST_ROWS);
         let inputs = match activations {
             Activations::I8G128 if codes.is_packed() => "_i8",
             Activations::I9G128 if codes.is_packed() => "_i9",
             _ if codes.is_packed() => "_f32",
             _ => "",
         };
-        let kernel = format!("linear_{}{inputs}_m{tile}", codes.name());
-        launches.push((range, launch(kernel, [blocks, rows.div_ceil(tile), 1], THREADS)));
+        let kernel = format!("linear_{}{inputs}", codes.name());
+        // Codes of 8 bits do not leave the matrix units the bit that nine-bit inputs need.
+        let for_matrix_units = codes.is_packed() && codes != Codes::Bits8 && activations != Activations::F32;
+        launches.push((
+            range,
+            if for_matrix_units && rows > MOST_ROWS {
+                let grid = [blocks.div_ceil(WIDE_BLOCKS), rows.div_ceil(WIDE_ROWS), 1];
+                launch(format!("{kernel}_wide"), grid, THREADS)
+            } else {
+                let tile = rows.next_power_of_two().min(MOST_ROWS);
+                launch(format!("{kernel}_m{tile}"), [blocks, rows.div_ceil(tile), 1], THREADS)
+            },
+        ));
         start += same;
     }
     launches

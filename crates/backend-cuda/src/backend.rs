@@ -175,7 +175,7 @@ impl Backend for CudaBackend {
         let plan: &Arc<CudaPlan> = plan.payload().ok_or(OpError::ForeignHandle("a plan"))?;
         let memory = memory(&plan.cache, &self.device)?;
         inputs.check(plan.program(), plan.cache.spec(), plan.vocab)?;
-        let step = plan.submit(&mut memory.ledger(), &inputs)?;
+        let step = plan.submit(&mut memory.hold(), &inputs)?;
         let ticket = Ticket(self.next_ticket.fetch_add(1, Ordering::Relaxed));
         lock(&self.under_way).insert(ticket, step);
         Ok(ticket)

@@ -7,11 +7,11 @@
 //! sampled   token and log probability of each logit row of the step before
 //! ```
 //!
-//! An area holds the guesses of one slot. A step that accepts some reads the slot's area, and one that guesses anew fills
-//! another; areas come from a pool that is empty until somebody speculates.
+//! Areas hold guesses; there are none until somebody speculates. Which slot has which is in the ledger.
 
 use crate::driver::Device;
 use crate::launch;
+use crate::ledger::Ledger;
 use crate::memory::Buffer;
 use crate::params::{Address, Sampled};
 use onebit_ops::{CacheSpec, OpError, SlotState, StateSpec};
@@ -28,7 +28,20 @@ pub(crate) struct Memory {
     pages: Buffer,
     slots: Buffer,
     sampled: Buffer,
-    ledger: Mutex<Ledger>,
+    held: Mutex<Held>,
+}
+
+/// What changes as steps are submitted.
+pub(crate) struct Held {
+    pub ledger: Ledger,
+    areas: Buffer,
+}
+
+impl Held {
+    /// First byte of all areas; 0 where there are none.
+    pub(crate) fn areas(&self) -> Address {
+        self.areas.address()
+    }
 }
 
 /// Where the part of a layer lies in something that is repeated for slots or areas.
@@ -94,12 +107,8 @@ impl Memory {
             pages: Buffer::zeroed(device, pages, "the key/value pages")?,
             slots: Buffer::zeroed(device, slots, "the state slots")?,
             sampled: Buffer::zeroed(device, sampled, "the sampled tokens")?,
-            ledger: Mutex::new(Ledger {
-                sampled: 0,
-                layers,
-                waiting: vec![Waiting::default(); count * layers],
-                area_of: vec![None; count],
-                pool: Pool::default(),
+            held: Mutex::new(Held {
+                ledger: Ledger::new(count, layers),
                 areas: Buffer::new(device, 0, "the pending rows")?,
             }),
         })
@@ -177,36 +186,39 @@ impl Memory {
         Ok(slot * len..(slot + 1) * len)
     }
 
-    /// What the host knows. Whoever submits steps holds it meanwhile.
-    pub(crate) fn ledger(&self) -> MutexGuard<'_, Ledger> {
-        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+    /// What changes as steps are submitted. Whoever submits one holds it meanwhile.
+    pub(crate) fn hold(&self) -> MutexGuard<'_, Held> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes the pool of areas hold `count`; what is in them stays.
-    pub(crate) fn grow_areas(&self, ledger: &mut Ledger, count: usize) -> Result<(), OpError> {
-        if count <= ledger.pool.count {
+    /// Makes room for so many areas; what is in those that there are stays.
+    ///
+    /// # Errors
+    /// [`OpError::OutOfMemory`].
+    pub(crate) fn grow_areas(&self, held: &mut Held, count: usize) -> Result<(), OpError> {
+        if count <= held.ledger.areas() {
             return Ok(());
         }
-        let count = count.max(2 * ledger.pool.count);
+        let count = count.max(2 * held.ledger.areas());
         let bytes = Shape(self.state()?).area() * FLOAT;
         let grown = Buffer::zeroed(&self.device, count * bytes, "the pending rows")?;
-        grown.copy_from(&ledger.areas)?;
-        ledger.areas = grown;
-        ledger.pool.grow(count);
+        grown.copy_from(&held.areas)?;
+        held.areas = grown;
+        held.ledger.grow(count);
         Ok(())
     }
 
     pub(crate) fn clear_slot(&self, slot: usize) -> Result<(), OpError> {
         let stretch = self.stretch(slot)?;
         self.slots.fill_zero(stretch.start, stretch.len())?;
-        self.ledger().forget(slot);
+        self.hold().ledger.forget(slot);
         Ok(())
     }
 
     pub(crate) fn copy_slot(&self, from: usize, to: usize) -> Result<(), OpError> {
         let (source, target) = (self.stretch(from)?, self.stretch(to)?);
         self.slots.copy_within(source.start, target.start, source.len())?;
-        self.ledger().forget(to);
+        self.hold().ledger.forget(to);
         Ok(())
     }
 
@@ -236,95 +248,6 @@ impl Memory {
     }
 }
 
-/// What the host knows of the cache after the steps that it submitted: speculative rows that wait for a verdict, and how
-/// many tokens the last step chose.
-pub(crate) struct Ledger {
-    /// Logit rows that the last step chose tokens for.
-    pub sampled: usize,
-    layers: usize,
-    /// For each `[slot][layer]`.
-    waiting: Vec<Waiting>,
-    /// For each slot, the area with its guesses.
-    area_of: Vec<Option<u32>>,
-    pool: Pool,
-    areas: Buffer,
-}
-
-/// Rows of one slot and layer: of the convolution, and of the delta rule.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Waiting {
-    pub conv: usize,
-    pub delta: usize,
-}
-
-/// Areas by their numbers.
-#[derive(Debug, Default)]
-struct Pool {
-    count: usize,
-    free: Vec<u32>,
-}
-
-impl Pool {
-    fn grow(&mut self, count: usize) {
-        // The lowest number is taken first.
-        self.free.splice(0..0, (self.count as u32..count as u32).rev());
-        self.count = count;
-    }
-}
-
-impl Ledger {
-    /// Rows that wait in a slot and layer.
-    pub(crate) fn waiting(&self, slot: usize, layer: usize) -> Waiting {
-        self.waiting[slot * self.layers + layer]
-    }
-
-    /// Notes what waits in a slot and layer.
-    pub(crate) fn waiting_mut(&mut self, slot: usize, layer: usize) -> &mut Waiting {
-        &mut self.waiting[slot * self.layers + layer]
-    }
-
-    /// First byte of all areas.
-    pub(crate) fn base(&self) -> Address {
-        self.areas.address()
-    }
-
-    /// Areas that must be there for so many new ones to be filled.
-    pub(crate) fn needed(&self, new: usize) -> usize {
-        self.pool.count + new.saturating_sub(self.pool.free.len())
-    }
-
-    /// The area with a slot's guesses; any number where there are none.
-    pub(crate) fn area(&self, slot: usize) -> u32 {
-        self.area_of.get(slot).copied().flatten().unwrap_or(0)
-    }
-
-    /// Gives a slot another area for new guesses and returns it. The old one goes back to the pool; later steps may fill
-    /// it, since by then this step has read it.
-    pub(crate) fn next_area(&mut self, slot: usize) -> Option<u32> {
-        let next = self.pool.free.pop()?;
-        self.release(slot);
-        *self.area_of.get_mut(slot)? = Some(next);
-        Some(next)
-    }
-
-    /// Nothing waits in a slot any more.
-    pub(crate) fn forget(&mut self, slot: usize) {
-        self.drop_rows(slot);
-        self.release(slot);
-    }
-
-    /// No rows wait in a slot any more, whatever its area is used for next.
-    pub(crate) fn drop_rows(&mut self, slot: usize) {
-        self.waiting[slot * self.layers..(slot + 1) * self.layers].fill(Waiting::default());
-    }
-
-    fn release(&mut self, slot: usize) {
-        if let Some(area) = self.area_of.get_mut(slot).and_then(Option::take) {
-            self.pool.free.insert(0, area);
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -337,15 +260,5 @@ mod tests {
         let shape = Shape(STATE);
         assert_eq!((shape.window_at(), shape.record(), shape.slot()), (12, 12 + 16, 84));
         assert_eq!((shape.rows_at(), shape.area_record()), (12, 12 + 16));
-    }
-
-    #[test]
-    fn areas_are_taken_in_order_and_come_back_last() {
-        let mut pool = Pool::default();
-        pool.grow(2);
-        assert_eq!(pool.free, [1, 0]);
-        pool.free.pop();
-        pool.grow(4);
-        assert_eq!((pool.count, pool.free.as_slice()), (4, &[3, 2, 1][..]));
     }
 }

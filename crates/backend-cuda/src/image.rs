@@ -132,6 +132,9 @@ fn keep(path: &Path, code: &[u8]) {
     let _ = write();
 }
 
+/// `CU_TARGET_COMPUTE_90A` of `cuda.h`, which has no name in the oldest version that is used here.
+const HOPPER_ALONE: usize = 0x1_0000 + 90;
+
 /// The driver's linker on one module; it ends with this.
 struct Linker {
     state: sys::CUlinkState,
@@ -150,14 +153,16 @@ impl Drop for Linker {
 fn translate(device: &Device, name: &str, ptx: &str) -> Result<Vec<u8>, OpError> {
     device.bind()?;
     let mut linker = Linker { state: std::ptr::null_mut(), log: Box::new([0; 8192]) };
-    let mut options = [
-        sys::CUjit_option::CU_JIT_ERROR_LOG_BUFFER,
-        sys::CUjit_option::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES,
-        sys::CUjit_option::CU_JIT_TARGET_FROM_CUCONTEXT,
-    ];
+    // What only Hopper understands is not translated for its generation in general.
+    let target = match device.arch {
+        Arch::Sm90a => (sys::CUjit_option::CU_JIT_TARGET, HOPPER_ALONE),
+        _ => (sys::CUjit_option::CU_JIT_TARGET_FROM_CUCONTEXT, 0),
+    };
+    let mut options =
+        [sys::CUjit_option::CU_JIT_ERROR_LOG_BUFFER, sys::CUjit_option::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES, target.0];
     // The driver takes numbers in place of pointers here.
-    let mut values: [*mut c_void; 3] =
-        [linker.log.as_mut_ptr().cast(), std::ptr::without_provenance_mut(linker.log.len()), std::ptr::null_mut()];
+    let number = std::ptr::without_provenance_mut::<c_void>;
+    let mut values = [linker.log.as_mut_ptr().cast(), number(linker.log.len()), number(target.1)];
     // SAFETY: as many values as options; the log lives as long as the linker.
     unsafe { sys::cuLinkCreate_v2(3, options.as_mut_ptr(), values.as_mut_ptr(), &raw mut linker.state) }
         .result()

@@ -4,6 +4,7 @@
 //! length come first; lists of any length (pages, changes of logits, masks) follow with some capacity, and a step that
 //! needs more makes the plan lay its buffer out anew.
 
+use crate::ledger::Areas;
 use crate::params::{self, Address, NONE, StepHeader, TILE_ROWS};
 use onebit_ops::{Bucket, PAGE_ROWS, StepInputs};
 use std::sync::Arc;
@@ -143,7 +144,7 @@ impl Layout {
 
     /// Writes a step's inputs, which have been checked and fit; `areas` are the pending areas of each segment, to read and
     /// to write. Returns how many bytes from the front are in use.
-    pub(crate) fn write(&self, inputs: &StepInputs, areas: &[(u32, u32)], bytes: &mut [u8]) -> usize {
+    pub(crate) fn write(&self, inputs: &StepInputs, areas: &[Areas], bytes: &mut [u8]) -> usize {
         let mut out = Writer { bytes, end: 0 };
         let tiles = inputs.segments.iter().map(|s| s.rows.len().div_ceil(TILE_ROWS)).sum::<usize>();
         let counts = [inputs.tokens.len(), inputs.logit_rows.len(), inputs.segments.len(), tiles];
@@ -158,7 +159,7 @@ impl Layout {
         out.words(self.row_segment, of_rows);
         out.words(self.logit_rows, inputs.logit_rows.iter().map(|row| *row as u32));
         let mut first_page = 0;
-        let segments = inputs.segments.iter().zip(areas).flat_map(|(s, (read, write))| {
+        let segments = inputs.segments.iter().zip(areas).flat_map(|(s, areas)| {
             let first = first_page;
             first_page += used_pages(s) as u32;
             [
@@ -169,8 +170,8 @@ impl Layout {
                 s.slot as u32,
                 s.accepted as u32,
                 u32::from(s.speculative),
-                *read,
-                *write,
+                areas.read,
+                areas.write,
             ]
         });
         out.words(self.segments, segments);
@@ -228,8 +229,8 @@ impl Writer<'_> {
         for word in words {
             self.bytes[next..next + size_of::<u32>()].copy_from_slice(&word.to_le_bytes());
             next += size_of::<u32>();
+            self.end = self.end.max(next);
         }
-        self.end = self.end.max(next);
     }
 }
 
@@ -238,6 +239,7 @@ mod tests {
     use super::*;
     use onebit_ops::{Adjust, Carried, Draw, Segment};
 
+    const AREAS: [Areas; 2] = [Areas { read: 4, write: 5 }, Areas { read: 6, write: 7 }];
     const BUCKET: Bucket = Bucket { rows: 20, logits: 2, context: 200 };
 
     fn inputs() -> StepInputs {
@@ -269,7 +271,7 @@ mod tests {
     fn every_array_is_where_the_kernels_look() {
         let layout = Layout::new(BUCKET, Capacity::first(BUCKET));
         let mut bytes = vec![0xee; layout.bytes()];
-        let used = layout.write(&inputs(), &[(4, 5), (6, 7)], &mut bytes);
+        let used = layout.write(&inputs(), &AREAS, &mut bytes);
         let step = layout.step(0);
         assert_eq!(read(&bytes, step.header, 4), [18, 2, 2, 3]);
         assert_eq!(read(&bytes, step.tokens, 18), (100..118).collect::<Vec<_>>());
@@ -302,7 +304,7 @@ mod tests {
         assert_eq!((needed.adjust, needed.masks), (3, 3));
         let layout = Layout::new(BUCKET, Capacity::first(BUCKET).grown(needed));
         let mut bytes = vec![0xee; layout.bytes()];
-        let used = layout.write(&inputs, &[(4, 5), (6, 7)], &mut bytes);
+        let used = layout.write(&inputs, &AREAS, &mut bytes);
         let step = layout.step(0);
         let bits = f32::to_bits;
         let uniform = 0.1f64.to_bits();

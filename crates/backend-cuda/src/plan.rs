@@ -3,7 +3,7 @@
 //! A step is one copy of its inputs, one graph, and one copy for each output, all in the order of the backend's stream.
 //! Launches are for the plan's largest step; the kernels find in the inputs how much of it is wanted.
 
-use crate::cache::{Ledger, Memory};
+use crate::cache::{Held, Memory};
 use crate::driver::{Device, During, fault};
 use crate::inputs::{Capacity, Layout};
 use crate::memory::{Buffer, Pinned};
@@ -129,7 +129,7 @@ impl CudaPlan {
             spare: Mutex::default(),
             program,
         };
-        let areas = memory.ledger().base();
+        let areas = memory.hold().areas();
         let work = plan.work.get_mut().unwrap_or_else(PoisonError::into_inner);
         let (layout, address) = (work.layout, work.inputs.address());
         let launched = plan.launches(memory, layout, address, areas)?;
@@ -197,29 +197,17 @@ impl CudaPlan {
         .during(&format!("launching {kernel} on {grid:?} blocks"))
     }
 
-    /// Starts a step whose inputs have been checked. The caller holds the cache's ledger, so that steps are submitted in
-    /// the order in which they change them.
-    pub(crate) fn submit(self: &Arc<Self>, ledger: &mut Ledger, inputs: &StepInputs) -> Result<UnderWay, OpError> {
+    /// Starts a step whose inputs have been checked. The caller holds the cache, so that steps are submitted in the order in
+    /// which they change it.
+    pub(crate) fn submit(self: &Arc<Self>, held: &mut Held, inputs: &StepInputs) -> Result<UnderWay, OpError> {
         let memory = memory(&self.cache, &self.device)?;
-        self.check_accepted(ledger, inputs)?;
-        inputs.check_carried(ledger.sampled)?;
-        let speculative = inputs.segments.iter().filter(|s| s.speculative).count();
-        if speculative > 0 && self.touches_state() {
-            let needed = ledger.needed(speculative);
-            memory.grow_areas(ledger, needed)?;
-        }
+        held.ledger.check(&self.program, inputs)?;
+        let needed = held.ledger.areas_needed(&self.program, inputs);
+        memory.grow_areas(held, needed)?;
         self.device.bind()?;
         let mut work = lock(&self.work);
-        self.make_room(&mut work, memory, ledger.base(), inputs)?;
-        let areas: Vec<(u32, u32)> = inputs
-            .segments
-            .iter()
-            .map(|s| {
-                let read = ledger.area(s.slot);
-                let write = if s.speculative { ledger.next_area(s.slot) } else { None };
-                (read, write.unwrap_or(read))
-            })
-            .collect();
+        self.make_room(&mut work, memory, held.areas(), inputs)?;
+        let areas = held.ledger.submit(&self.program, inputs);
         let mut stage = self.pinned(work.layout.bytes())?;
         let used = work.layout.write(inputs, &areas, stage.bytes_mut());
         work.inputs.write(0, &stage, 0..used)?;
@@ -235,7 +223,6 @@ impl CudaPlan {
         results.copy(&self.device, &self.arena, memory.sampled(), &mut host)?;
         let done = self.device.context.new_event(None).during("creating an event")?;
         done.record(&self.device.stream).during("recording an event")?;
-        self.note(ledger, inputs);
         Ok(UnderWay { plan: self.clone(), done, inputs: stage, host, results, times })
     }
 
@@ -278,49 +265,6 @@ impl CudaPlan {
         match spare.iter().position(|p| p.bytes().len() >= bytes) {
             Some(at) => Ok(spare.swap_remove(at)),
             None => Pinned::new(&self.device, bytes.next_power_of_two()),
-        }
-    }
-
-    fn touches_state(&self) -> bool {
-        self.program.ops.iter().any(|op| matches!(op, Op::ConvSilu { .. } | Op::GatedDelta { .. }))
-    }
-
-    /// Refuses a step that accepts more rows than a layer of this program holds, before anything is submitted.
-    fn check_accepted(&self, ledger: &Ledger, inputs: &StepInputs) -> Result<(), OpError> {
-        for segment in inputs.segments.iter().filter(|s| s.accepted > 0) {
-            for op in &self.program.ops {
-                let waiting = match op {
-                    Op::ConvSilu { layer, .. } => ledger.waiting(segment.slot, *layer).conv,
-                    Op::GatedDelta { layer, .. } => ledger.waiting(segment.slot, *layer).delta,
-                    _ => continue,
-                };
-                if segment.accepted > waiting {
-                    return Err(OpError::Inputs(format!("{} rows accepted of {waiting} pending", segment.accepted)));
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// What the cache holds after a step.
-    fn note(&self, ledger: &mut Ledger, inputs: &StepInputs) {
-        ledger.sampled = inputs.draws.len();
-        if !self.touches_state() {
-            return;
-        }
-        for segment in &inputs.segments {
-            let rows = if segment.speculative { segment.rows.len() } else { 0 };
-            if segment.speculative {
-                // The new area has rows of this program's layers only.
-                ledger.drop_rows(segment.slot);
-            }
-            for op in &self.program.ops {
-                match op {
-                    Op::ConvSilu { layer, .. } => ledger.waiting_mut(segment.slot, *layer).conv = rows,
-                    Op::GatedDelta { layer, .. } => ledger.waiting_mut(segment.slot, *layer).delta = rows,
-                    _ => {}
-                }
-            }
         }
     }
 }

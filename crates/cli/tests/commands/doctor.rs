@@ -4,7 +4,7 @@ use crate::support::{Copy, arg, golden_gguf, onebit};
 
 #[test]
 fn this_machine_is_well() {
-    let output = onebit(&["doctor", "--bits", "1"]).run().ok();
+    let output = onebit(&["doctor", "--bits", "1", "--backend", "auto"]).run().ok();
     for part in [
         "cpu/portable",
         "known answer",

@@ -1,7 +1,7 @@
 //! The built-in model's quality has a floor: perplexity in every format of activations and of keys and values, and
 //! greedy text word for word, against numbers that `cargo xtask record-quality` wrote into `quality.json`.
 
-use crate::support::{onebit, repository};
+use crate::support::onebit;
 use serde_json::Value as Json;
 use std::sync::OnceLock;
 
@@ -28,7 +28,8 @@ fn perplexities(options: &[&str]) -> Vec<(String, f64)> {
     let words = recorded["texts"]["arguments"].as_array().expect("arguments").iter();
     let mut args: Vec<&str> = words.map(|word| word.as_str().expect("a word")).collect();
     args.extend(options);
-    let json = onebit(&args).dir(repository()).run().ok().json();
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+    let json = onebit(&args).dir(root).run().ok().json();
     let texts = json["texts"].as_array().expect("texts").iter();
     let name = |text: &Json| text["file"].as_str().expect("a name").to_owned();
     texts.map(|text| (name(text), text["model"]["perplexity"]["value"].as_f64().expect("a number"))).collect()

@@ -48,21 +48,15 @@ pub(crate) struct Call {
     stdin: Option<Vec<u8>>,
 }
 
-/// `onebit ARGS...`, on the processor, or on the backend that `ONEBIT_TEST_BACKEND` names.
+/// `onebit ARGS...`, on the processor even where there is a GPU.
 pub(crate) fn onebit<S: AsRef<std::ffi::OsStr>>(args: &[S]) -> Call {
-    let set = |name: &str| std::env::var_os(name);
-    // Built tests may have been carried to another machine, with the program beside them.
-    let mut command = Command::new(set("ONEBIT_TEST_PROGRAM").unwrap_or_else(|| env!("CARGO_BIN_EXE_onebit").into()));
-    command.args(args).env_clear();
-    let backend = set("ONEBIT_TEST_BACKEND");
-    // A GPU's kernels are translated once, not for every call.
-    let of_gpu = ["ONEBIT_CUDA_ARCH", "XDG_CACHE_HOME", "LD_LIBRARY_PATH"].into_iter().filter(|_| backend.is_some());
-    for kept in ["PATH", "TMPDIR", "SystemRoot", "TEMP", "LLVM_PROFILE_FILE"].into_iter().chain(of_gpu) {
-        if let Some(value) = set(kept) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_onebit"));
+    command.args(args).env_clear().env("ONEBIT_BACKEND", "cpu");
+    for kept in ["PATH", "TMPDIR", "SystemRoot", "TEMP", "LLVM_PROFILE_FILE"] {
+        if let Some(value) = std::env::var_os(kept) {
             command.env(kept, value);
         }
     }
-    command.env("ONEBIT_BACKEND", backend.unwrap_or_else(|| "cpu".into()));
     // No cache, and no network even by mistake.
     command.env("HOME", "/nonexistent").env("HF_ENDPOINT", "http://127.0.0.1:9");
     Call { command, stdin: None }
@@ -114,13 +108,7 @@ pub(crate) fn golden(name: &str) -> PathBuf {
 }
 
 fn testdata() -> PathBuf {
-    repository().join("testdata")
-}
-
-/// The root of the repository, or of its files that were carried along.
-pub(crate) fn repository() -> PathBuf {
-    let here = std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
-    Path::new(&here).join("../..")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata")
 }
 
 /// The file of a GGUF case.

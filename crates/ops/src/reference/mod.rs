@@ -8,6 +8,8 @@ mod linear;
 mod pointwise;
 mod sample;
 
+pub use sample::sample;
+
 use crate::{
     Activations, Backend, Cache, CacheSpec, Caps, FormatSupport, Fusions, KvFormat, Op, OpError, PAGE_ROWS, Plan,
     PlanOptions, Program, Sampled, SlotState, StepInputs, StepOutput, Ticket, UploadOptions, Vector, View, Weight,
@@ -380,7 +382,7 @@ fn execute(op: &Op, frame: &mut Frame<'_>) -> Result<(), OpError> {
         }
         Op::Sample { logits } => {
             let rows = frame.read(*logits);
-            frame.output.sampled = rows.iter().zip(&frame.inputs.draws).map(|(l, d)| sample::sample(l, d)).collect();
+            frame.output.sampled = rows.iter().zip(&frame.inputs.draws).map(|(l, d)| sample(l, d)).collect();
             vec![]
         }
         Op::Output { x, name } => {

@@ -3,8 +3,8 @@
 use crate::{Draw, Sampled, allows};
 use std::cmp::Ordering;
 
-/// The token of one row; see [`Draw`] for the rule.
-pub(super) fn sample(raw: &[f32], draw: &Draw) -> Sampled {
+/// The token of one row of logits; see [`Draw`] for the rule. The draw fits the row.
+pub fn sample(raw: &[f32], draw: &Draw) -> Sampled {
     if raw.iter().any(|l| l.is_nan() || *l == f32::INFINITY) {
         return Sampled::none();
     }

@@ -78,7 +78,7 @@ impl<'a> Bench<'a> {
     }
 
     fn request(tokens: Vec<u32>, generate: usize) -> Request {
-        Request { sampling: SamplingParams::greedy(), max_tokens: Some(generate), keep: false, ..Request::new(tokens) }
+        Request { sampling: SamplingParams::greedy(), max_tokens: Some(generate), cache: false, ..Request::new(tokens) }
     }
 
     /// Answers a prompt of one token with one token: what a start takes at least beside loading.

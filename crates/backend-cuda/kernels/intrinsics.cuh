@@ -23,6 +23,13 @@ __device__ __forceinline__ float power_of_two(float x) {
     return y;
 }
 
+// sum + the product of four signed bytes of a with four of b.
+__device__ __forceinline__ i32 add_products(u32 a, u32 b, i32 sum) {
+    i32 d;
+    asm("dp4a.s32.s32 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(sum));
+    return d;
+}
+
 // c += a b for a 16 x 32 piece a, a 32 x 8 piece b and a 16 x 8 piece c of a product, spread over the lanes of a warp. With
 // g = lane / 4 and t = lane % 4, a lane has of a the columns 4 t.. and 16 + 4 t.. of row g (a[0], a[2]) and of row g + 8
 // (a[1], a[3]), of b the same rows of column g, and of c the columns 2 t and 2 t + 1 of row g (c[0], c[1]) and of row g + 8.

@@ -78,7 +78,7 @@ __device__ __forceinline__ void integer_dots(const Prepared& x, const u32* words
         const u32 q[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
         i32 sum = 0;
 #pragma unroll
-        for (u32 i = 0; i < 8; ++i) sum = __dp4a(i32(codes[i]), i32(q[i]), sum);
+        for (u32 i = 0; i < 8; ++i) sum = add_products(codes[i], q[i], sum);
         if (NINE) {
             // The values are 2 q + low.
             sum *= 2;
@@ -87,7 +87,7 @@ __device__ __forceinline__ void integer_dots(const Prepared& x, const u32* words
                 sum += __popc(words[0] & low);
             } else {
 #pragma unroll
-                for (u32 i = 0; i < 8; ++i) sum = __dp4a(i32(codes[i]), i32(low >> i & 0x01010101u), sum);
+                for (u32 i = 0; i < 8; ++i) sum = add_products(codes[i], low >> i & 0x01010101u, sum);
             }
         }
         dot[m] += sum;

@@ -106,10 +106,6 @@ inline unsigned __float_as_uint(float x) { return unsigned(emulator::bits(x)); }
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
 inline int __ffs(int x) { return __builtin_ffs(x); }
 inline unsigned long long __float2ull_rn(float x) { return (unsigned long long)(std::nearbyint(double(x))); }
-inline int __dp4a(int a, int b, int sum) {
-    for (int i = 0; i < 4; ++i) sum += int(int8_t(a >> 8 * i)) * int(int8_t(b >> 8 * i));
-    return sum;
-}
 inline void sincospif(float x, float* sine, float* cosine) {
     *sine = float(std::sin(double(x) * M_PI));
     *cosine = float(std::cos(double(x) * M_PI));

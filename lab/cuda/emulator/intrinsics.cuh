@@ -18,6 +18,11 @@ inline float half_value(u16 bits) {
 
 inline float power_of_two(float x) { return std::exp2f(x); }
 
+inline i32 add_products(u32 a, u32 b, i32 sum) {
+    for (u32 i = 0; i < 4; ++i) sum += i32(i8(a >> 8 * i)) * i32(i8(b >> 8 * i));
+    return sum;
+}
+
 inline void multiply_pieces(i32 (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
     const auto pair = [](u32 low, u32 high) { return u64(low) | u64(high) << 32; };
     // What the other lanes brought is there until the exchange after the next.

@@ -4,6 +4,8 @@ mod ci;
 mod cross;
 mod fuzz;
 mod goldens;
+mod gpu;
+mod kernels;
 mod picture;
 mod process;
 mod quality;
@@ -21,6 +23,9 @@ usage: cargo xtask COMMAND
   cross [TARGET]        cargo check for the other platforms whose standard library can be had here
   emulate               the CPU backend's tests for aarch64 in an emulator (Debian's packages)
   goldens FULL          rebuild testdata/golden from the full cases in folder FULL, then check it
+  cuda-ptx              compile the CUDA kernels that the program carries, with NVRTC; after changing one
+  gpu-check             conformance, goldens and fixed prompts on every code path of this machine's GPU, recorded;
+                        --build DIR: only gather what another machine with a GPU needs for it
   fuzz [SECONDS]        run every fuzz target for so long (60)
   picture               redraw docs/screenshot.svg from what the binary prints
   record-quality        measure the built-in model anew for its quality tests, after it was replaced
@@ -48,6 +53,8 @@ fn main() -> ExitCode {
         ["cross"] => cross::run(&root(), None),
         ["cross", target] => cross::run(&root(), Some(target)),
         ["emulate"] => cross::emulate(&root()),
+        ["cuda-ptx"] => kernels::run(&root()),
+        ["gpu-check", words @ ..] => gpu::run(&root(), words),
         ["goldens", full] => goldens::run(&root(), Path::new(full)),
         ["fuzz"] => fuzz::run(&root(), 60),
         ["fuzz", seconds] if seconds.parse::<u64>().is_ok() => fuzz::run(&root(), seconds.parse().unwrap_or(60)),

@@ -1,5 +1,6 @@
 //! The contract of `onebit_ops::Backend` on this machine's cores.
 
+use crate::bandwidth::measure_read_bandwidth;
 use crate::cache::Memory;
 use crate::dispatch::Tier;
 use crate::layout::{Packed, Segment, VERSION};
@@ -86,6 +87,7 @@ impl CpuBackend {
             default_activations: Activations::I9G128,
             kv_formats: vec![KvFormat::F32, KvFormat::F16, KvFormat::Q8, KvFormat::Q4],
             prefill_rows: 512,
+            asynchronous: false,
         };
         Ok(CpuBackend {
             caps,
@@ -192,6 +194,10 @@ impl Backend for CpuBackend {
         FormatSupport::Kernel(format!("{layout}/{}", self.tier.name()))
     }
 
+    fn read_bandwidth(&self) -> Result<Option<f64>, OpError> {
+        Ok(Some(measure_read_bandwidth(self.pool.threads())?))
+    }
+
     fn upload(&self, name: &str, parts: &[Matrix<'_>], options: UploadOptions) -> Result<Weight, OpError> {
         let found = |part: &Matrix<'_>| {
             if options.keep_biases { Symmetry::Affine } else { symmetry(&self.pool, part) }
@@ -263,6 +269,10 @@ impl Backend for CpuBackend {
 
     fn copy_slot(&self, cache: &Cache, from: usize, to: usize) -> Result<(), OpError> {
         memory(cache)?.copy_slot(from, to)
+    }
+
+    fn copy_page(&self, cache: &Cache, from: u32, to: u32) -> Result<(), OpError> {
+        memory(cache)?.copy_page(from, to)
     }
 
     fn read_slot(&self, cache: &Cache, slot: usize, layer: usize) -> Result<SlotState, OpError> {

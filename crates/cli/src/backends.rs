@@ -1,58 +1,105 @@
 //! The choice of a backend. The only place that names one.
 
 use crate::args::{BackendName, RunOptions};
+use crate::{kept, memory, terminal};
 use anyhow::{Result, bail};
 use onebit_backend_cpu::{CpuBackend, CpuOptions, Tier};
+use onebit_backend_cuda::{CudaBackend, CudaOptions};
 use onebit_ops::reference::Reference;
-use onebit_ops::{Backend, FormatSupport};
+use onebit_ops::{Backend, FormatSupport, OpError};
 use onebit_quant::{Format, ParamType};
 use std::sync::Arc;
 
-/// Opens the backend that was asked for.
+/// Opens the backend that was asked for, ready to run a model.
+///
+/// `auto` takes a GPU when one works. When there is a GPU's driver and it does not work, one line says why, unless
+/// `quiet`; a machine without any driver is no news.
 ///
 /// # Errors
-/// When it is not there; `auto` never fails over in silence.
-pub fn open(options: &RunOptions) -> Result<Arc<dyn Backend>> {
-    open_named(options.backend, options.threads)
+/// When it is not there; only `auto` goes on to another one, and says so.
+pub fn open(options: &RunOptions, quiet: bool) -> Result<Arc<dyn Backend>> {
+    let ready = || cuda().and_then(|cuda| cuda.prepare().map(|()| cuda));
+    choose(options.backend, options.threads, ready, quiet)
 }
 
-/// As [`open`], for commands without the other options.
+/// Opens a backend to look at what it can do: a GPU's kernels are not loaded yet.
 ///
 /// # Errors
-/// When it is not there.
-pub fn open_named(name: BackendName, threads: Option<usize>) -> Result<Arc<dyn Backend>> {
+/// As [`open`].
+pub fn open_to_look(name: BackendName, threads: Option<usize>) -> Result<Arc<dyn Backend>> {
+    choose(name, threads, cuda, false)
+}
+
+fn choose(
+    name: BackendName,
+    threads: Option<usize>,
+    cuda: impl FnOnce() -> Result<CudaBackend, OpError>,
+    quiet: bool,
+) -> Result<Arc<dyn Backend>> {
+    let cpu = || -> Result<Arc<dyn Backend>> { Ok(Arc::new(CpuBackend::new(CpuOptions { threads, tier: None })?)) };
     match name {
         BackendName::Reference => Ok(Arc::new(Reference::new())),
-        BackendName::Auto | BackendName::Cpu => Ok(Arc::new(CpuBackend::new(CpuOptions { threads, tier: None })?)),
-        BackendName::Cuda | BackendName::Wgpu => {
-            bail!("this build of onebit has no {} backend; use --backend cpu", name.as_str())
-        }
+        BackendName::Cpu => cpu(),
+        BackendName::Cuda => match cuda() {
+            Ok(backend) => Ok(Arc::new(backend)),
+            Err(error) => bail!("{error}; --backend cpu uses the processor"),
+        },
+        BackendName::Auto if !onebit_backend_cuda::driver_is_installed() => cpu(),
+        BackendName::Auto => match cuda() {
+            Ok(backend) => Ok(Arc::new(backend)),
+            Err(error) => {
+                if !quiet {
+                    terminal::say(&format!("note: the processor is used, because CUDA cannot start: {error}"));
+                }
+                cpu()
+            }
+        },
+        BackendName::Wgpu => bail!("this build of onebit has no wgpu backend; --backend cpu uses the processor"),
     }
+}
+
+/// The GPU, with machine code kept among the user's caches where there is a folder for them.
+fn cuda() -> Result<CudaBackend, OpError> {
+    CudaBackend::new(CudaOptions { arch: None, kernel_cache: kept::caches().ok().map(|caches| caches.join("cuda")) })
 }
 
 /// One way to run on this machine, for reports and checks.
 pub struct Candidate {
-    /// `reference`, `cpu/avx2`.
+    /// `reference`, `cpu/avx2`, `cuda/90a`.
     pub name: String,
     /// It.
     pub backend: Arc<dyn Backend>,
 }
 
-/// Every backend and tier of this machine, the reference first.
+/// Every way to run on this machine, and why others of the program's design are none.
+pub struct Machine {
+    /// The reference first.
+    pub candidates: Vec<Candidate>,
+    /// Name and reason.
+    pub absent: Vec<(&'static str, String)>,
+}
+
+/// Looks for every backend and tier.
 ///
 /// # Errors
 /// A tier that was found and cannot be opened.
-pub fn all(threads: Option<usize>) -> Result<Vec<Candidate>> {
-    let mut out = vec![Candidate { name: "reference".to_owned(), backend: Arc::new(Reference::new()) }];
+pub fn all(threads: Option<usize>) -> Result<Machine> {
+    let mut candidates = vec![Candidate { name: "reference".to_owned(), backend: Arc::new(Reference::new()) }];
     for tier in Tier::available() {
         let backend = Arc::new(CpuBackend::new(CpuOptions { threads, tier: Some(tier) })?);
-        out.push(Candidate { name: format!("cpu/{}", tier.name()), backend });
+        candidates.push(Candidate { name: format!("cpu/{}", tier.name()), backend });
     }
-    Ok(out)
+    let mut absent = Vec::new();
+    match cuda() {
+        Ok(backend) => {
+            candidates.push(Candidate { name: format!("cuda/{}", backend.arch().name()), backend: Arc::new(backend) });
+        }
+        Err(OpError::Device { message, .. }) => absent.push(("cuda", message)),
+        Err(error) => absent.push(("cuda", error.to_string())),
+    }
+    absent.push(("wgpu", "not in this build".to_owned()));
+    Ok(Machine { candidates, absent })
 }
-
-/// Backends of the program's design that this build lacks.
-pub const ABSENT: [&str; 2] = ["cuda", "wgpu"];
 
 /// Whether a backend has kernels for weights that a repository names so: `Q1_0`, `MLX 1-bit`, ...
 #[must_use]
@@ -77,19 +124,10 @@ pub fn runs_file(backend: &dyn Backend, name: &str) -> bool {
     matches!(backend.format_support(format), FormatSupport::Kernel(_))
 }
 
-/// GB/s that the chosen device reads, measured now; `None` where it cannot be measured.
+/// Bytes that a backend's device could still take: its own memory, or the machine's.
 ///
 /// # Errors
-/// Too little memory for the probe.
-pub fn read_bandwidth(options: &RunOptions) -> Result<Option<f64>> {
-    match options.backend {
-        BackendName::Auto | BackendName::Cpu => {
-            let threads = match options.threads {
-                Some(threads) => threads,
-                None => CpuBackend::new(CpuOptions::default())?.threads(),
-            };
-            Ok(Some(onebit_backend_cpu::measure_read_bandwidth(threads)?))
-        }
-        BackendName::Reference | BackendName::Cuda | BackendName::Wgpu => Ok(None),
-    }
+/// A device that does not answer.
+pub fn free_memory(backend: &dyn Backend) -> Result<u64> {
+    Ok(backend.free_memory()?.unwrap_or_else(memory::free))
 }

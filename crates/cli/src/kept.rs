@@ -133,11 +133,19 @@ pub fn folder(asked: &KeepIn) -> Result<PathBuf> {
     if let KeepIn::Folder(folder) = asked {
         return Ok(folder.clone());
     }
+    let caches = caches().context("there is no place for repacked weights; name a folder: --cache-repack=DIR")?;
+    Ok(caches.join("repack"))
+}
+
+/// The program's folder among the user's caches.
+///
+/// # Errors
+/// No folder for caches.
+pub fn caches() -> Result<PathBuf> {
     let given = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
     let caches =
         given("XDG_CACHE_HOME").or_else(|| Some(given("HOME").or_else(|| given("USERPROFILE"))?.join(".cache")));
-    let caches = caches.context("neither XDG_CACHE_HOME nor HOME is set; name a folder: --cache-repack=DIR")?;
-    Ok(caches.join("onebit").join("repack"))
+    Ok(caches.context("neither XDG_CACHE_HOME nor HOME is set")?.join("onebit"))
 }
 
 /// Deletes all kept weights of a folder; returns how many files and bytes there were.

@@ -5,7 +5,7 @@
 //! | [`args`] | every command and flag |
 //! | [`resolve`], [`builtin`] | from a word to files |
 //! | [`load`], [`source`], [`side`], [`kept`] | from files to weights, tokenizer and template |
-//! | [`backends`], [`memory`], [`session`] | from weights to a model that answers |
+//! | [`backends`], [`memory`], [`advice`], [`session`] | from weights to a model that answers |
 //! | [`prompt`], [`sampling`], [`answer`] | from a question to an answer |
 //! | [`terminal`] | what may be written where |
 //! | [`shape`] | random weights of the published sizes |
@@ -15,6 +15,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod advice;
 pub mod answer;
 pub mod args;
 pub mod backends;

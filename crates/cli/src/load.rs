@@ -72,6 +72,15 @@ pub fn model(
             "--cache-repack maps the file that it keeps, and --no-mmap forbids mapping; leave one of them out"
                 .to_owned()
         )),
+        KeepIn::Cache | KeepIn::Folder(_) if backend.layout().is_none() => {
+            if !quiet {
+                let name = &backend.caps().name;
+                terminal::say(&format!(
+                    "note: --cache-repack has no effect with --backend {name}, which keeps no weights"
+                ));
+            }
+            None
+        }
         KeepIn::Cache | KeepIn::Folder(_) => Place::of(source, backend, options)?,
     };
     weights(source, backend, options, place, name, quiet)

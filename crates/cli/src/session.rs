@@ -3,7 +3,7 @@
 use crate::args::RunOptions;
 use crate::resolve::Located;
 use crate::side::TextSide;
-use crate::{backends, builtin, load, memory, resolve, terminal};
+use crate::{advice, backends, builtin, load, resolve, terminal};
 use anyhow::{Context, Result};
 use onebit_engine::{Engine, EngineOptions, MemoryPlan};
 use onebit_models::outline;
@@ -66,8 +66,9 @@ impl Session {
             checkpoints: wishes.checkpoints,
             ..EngineOptions::new(facts.context)
         };
-        let plan = MemoryPlan::fit(&facts, parts.bytes(), &wanted, options.ctx, memory::free())
-            .with_context(|| located.name.clone())?;
+        let free = backends::free_memory(&*backend)?;
+        let plan = MemoryPlan::fit(&facts, parts.bytes(), &wanted, options.ctx, free)
+            .map_err(|error| advice::too_large(error, &located.name, facts.parameters, &*backend))?;
         if plan.context < facts.context && options.ctx.is_none() && !wishes.quiet {
             terminal::say(&format!(
                 "note: the context is {} of the model's {} tokens; --ctx N sets another",
@@ -94,7 +95,7 @@ impl Session {
 /// # Errors
 /// Those of [`resolve::locate`] and [`backends::open`].
 pub fn locate(model: Option<&str>, options: &RunOptions, quiet: bool) -> Result<(Arc<dyn Backend>, Located)> {
-    let backend = backends::open(options)?;
+    let backend = backends::open(options, quiet)?;
     let located = match model {
         Some(word) => resolve::locate(word, &*backend)?,
         None => builtin::default_model(),

@@ -14,6 +14,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("onebit-ops", &["onebit-quant"]),
     ("onebit-conformance", &["onebit-ops", "onebit-quant"]),
     ("onebit-backend-cpu", &["onebit-ops", "onebit-quant"]),
+    ("onebit-backend-cuda", &["onebit-ops", "onebit-quant"]),
     ("onebit-models", &["onebit-ops", "onebit-quant"]),
     ("onebit-engine", &["onebit-models", "onebit-ops", "onebit-text"]),
     ("xtask", &[]),

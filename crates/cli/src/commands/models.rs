@@ -1,7 +1,7 @@
 //! `onebit models`: the published packs, what they take, and whether they fit here.
 
 use crate::args::ModelsArgs;
-use crate::{backends, kept, memory, terminal};
+use crate::{backends, kept, terminal};
 use anyhow::Result;
 use onebit_engine::OVERHEAD;
 use onebit_hub::packs::{Alphabet, PACKS, Pack, Support};
@@ -61,8 +61,8 @@ pub fn run(args: &ModelsArgs) -> Result<()> {
         writeln!(std::io::stdout(), "{}: {files} files of repacked weights deleted, {bytes}", folder.display())?;
         return Ok(());
     }
-    let backend = backends::open_named(args.backend, None)?;
-    let free = memory::free();
+    let backend = backends::open_to_look(args.backend, None)?;
+    let free = backends::free_memory(&*backend)?;
     let cache = HubConfig::from_env().ok().map(|config| config.cache());
     let downloaded = |pack: &Pack| {
         let repos = [Some(pack.mlx_repo), pack.gguf_repo];

@@ -23,7 +23,7 @@ pub fn run(args: &PullArgs) -> Result<()> {
         repo = parse(&format!("{}@{revision}", args.repo))?;
     }
     resolve::refuse_unsupported(&repo)?;
-    let backend = backends::open_named(args.backend, None)?;
+    let backend = backends::open_to_look(args.backend, None)?;
     let config = HubConfig::from_env()?;
     let client = Client::new(&config);
     let listing = client.list(&repo)?;

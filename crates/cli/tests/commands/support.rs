@@ -48,10 +48,10 @@ pub(crate) struct Call {
     stdin: Option<Vec<u8>>,
 }
 
-/// `onebit ARGS...`
+/// `onebit ARGS...`, on the processor even where there is a GPU.
 pub(crate) fn onebit<S: AsRef<std::ffi::OsStr>>(args: &[S]) -> Call {
     let mut command = Command::new(env!("CARGO_BIN_EXE_onebit"));
-    command.args(args).env_clear();
+    command.args(args).env_clear().env("ONEBIT_BACKEND", "cpu");
     for kept in ["PATH", "TMPDIR", "SystemRoot", "TEMP", "LLVM_PROFILE_FILE"] {
         if let Some(value) = std::env::var_os(kept) {
             command.env(kept, value);

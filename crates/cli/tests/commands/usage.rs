@@ -74,13 +74,20 @@ fn models_that_are_not_here() {
 }
 
 #[test]
-fn backends_that_are_not_in_this_build() {
+fn backends_that_this_build_or_machine_lacks() {
     let case = golden("qwen3_1bit_untied");
-    for backend in ["cuda", "wgpu"] {
+    let refused = |backend: &str, part: &str| {
         for command in [&["run", arg(&case), "hi"][..], &["info", arg(&case)], &["doctor"], &["models"]] {
             let args = [command, &["--backend", backend]].concat();
-            onebit(&args).run().fails(1, &[&format!("no {backend} backend"), "--backend cpu"]);
+            onebit(&args).run().fails(1, &[part, "--backend cpu"]);
         }
+    };
+    refused("wgpu", "no wgpu backend");
+    if !onebit_backend_cuda::driver_is_installed() {
+        refused("cuda", "no NVIDIA driver is installed");
+        // A machine without a driver is not told so at every command.
+        let output = onebit(&["models"]).run().ok();
+        assert!(!output.stderr.contains("CUDA"), "{output:?}");
     }
     onebit(&["run", arg(&case), "hi"])
         .env("ONEBIT_CPU", "avx9000")

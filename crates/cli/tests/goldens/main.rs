@@ -8,10 +8,12 @@ mod runner;
 use case::Case;
 use judge::{Judged, Profile};
 use onebit_backend_cpu::{CpuBackend, CpuOptions, Tier};
+use onebit_backend_cuda::{CudaBackend, CudaOptions};
 use onebit_conformance::mock::MockDevice;
 use onebit_ops::reference::Reference;
 use onebit_ops::{Activations, Backend};
 use runner::Runner;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// All prompts of a case whole, then greedy text, decode steps and states; panics with every finding of the backend.
@@ -93,6 +95,37 @@ fn tiers() -> Vec<(Tier, Arc<dyn Backend>)> {
     let vnni = |tier: &Tier| matches!(tier.name(), "avx512" | "avxvnni");
     let best = Tier::best();
     Tier::available().into_iter().filter(|t| *t == best || !vnni(t)).map(|t| (t, open(t))).collect()
+}
+
+/// The GPU, where there is one.
+fn cuda() -> Option<Arc<dyn Backend>> {
+    let folder = std::env::var_os("XDG_CACHE_HOME").map(|caches| PathBuf::from(caches).join("onebit/cuda"));
+    match CudaBackend::new(CudaOptions { arch: None, kernel_cache: folder }) {
+        Ok(backend) => Some(Arc::new(backend)),
+        Err(error) => {
+            // `cargo xtask gpu-check` asks for it: there a missing GPU is a failure.
+            assert_ne!(std::env::var("ONEBIT_TEST_BACKEND").as_deref(), Ok("cuda"), "{error}");
+            eprintln!("not run: {error}");
+            None
+        }
+    }
+}
+
+#[test]
+fn cuda_equals_the_goldens_in_f32() {
+    cuda().iter().for_each(|backend| check(backend, Activations::F32, Profile::F32));
+}
+
+#[test]
+fn cuda_stays_within_the_int8_profile() {
+    for activations in [Activations::I8G128, Activations::I9G128] {
+        cuda().iter().for_each(|backend| check(backend, activations, Profile::Int8));
+    }
+}
+
+#[test]
+fn cuda_gives_the_same_logits_however_a_prompt_is_split() {
+    cuda().iter().for_each(check_splits);
 }
 
 #[test]

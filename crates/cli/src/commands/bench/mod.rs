@@ -36,7 +36,7 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     let first_token_seconds = started.elapsed().as_secs_f64();
     let (mut prefill, mut decode, mut bandwidth) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..args.repeat {
-        bandwidth.extend(backends::read_bandwidth(&args.run)?);
+        bandwidth.extend(bench.read_bandwidth()?);
         if args.prompt > 0 {
             prefill.push(bench.prefill()?);
             bar.inc(1);
@@ -83,7 +83,7 @@ pub fn run(args: &BenchArgs) -> Result<()> {
 fn open(args: &BenchArgs) -> Result<(String, Arc<dyn Backend>, Arc<Model>)> {
     if let Some(shape) = &args.shape {
         let source = Shape::new(shape).map_err(|e| Usage(e.to_string()))?;
-        let backend = backends::open(&args.run)?;
+        let backend = backends::open(&args.run, false)?;
         let model = load::weights(&source, &*backend, &args.run, None, shape, false)?;
         return Ok((format!("{shape} (random weights)"), backend, model));
     }

@@ -16,8 +16,8 @@ mod probe;
 mod random;
 mod vectors;
 
-use crate::args::{BackendName, DoctorArgs, RunOptions};
-use crate::backends::{self, Candidate};
+use crate::args::{BackendName, DoctorArgs};
+use crate::backends::{self, Candidate, Machine};
 use crate::terminal::{BOLD, stdout_colours, styled};
 use crate::{load, memory, resolve, terminal};
 use anyhow::{Result, bail};
@@ -79,8 +79,8 @@ impl Findings {
 /// The number of failed checks; files that cannot be opened.
 pub fn run(args: &DoctorArgs) -> Result<()> {
     let mut findings = Findings { passed: 0, failed: 0, skipped: 0, broken: None };
-    let candidates = candidates(args)?;
-    machine(&candidates, &args.run, &mut findings);
+    let Machine { candidates, absent } = machine(args)?;
+    describe(&candidates, &absent, &mut findings);
     network::check(&candidates, &args.run, &mut findings);
     if candidates.iter().all(|c| c.name == "reference") {
         findings.skip("kernels: only the reference was asked for, and it is what the others are compared with");
@@ -96,7 +96,7 @@ pub fn run(args: &DoctorArgs) -> Result<()> {
         probe::random_weights(&candidates, &args.run, &bits, group, &mut findings)?;
     }
     if let Some(word) = model {
-        let located = resolve::locate(&word, &*backends::open(&args.run)?)?;
+        let located = resolve::locate(&word, &*backends::open_to_look(args.run.backend, args.run.threads)?)?;
         if let Some(choice) = &located.choice {
             terminal::say(&format!("note: {choice}"));
         }
@@ -121,20 +121,19 @@ pub fn run(args: &DoctorArgs) -> Result<()> {
     Ok(())
 }
 
-/// The backends to check.
-fn candidates(args: &DoctorArgs) -> Result<Vec<Candidate>> {
-    let all = backends::all(args.run.threads)?;
-    let wanted = |c: &Candidate| match args.run.backend {
+/// The backends to check, and those that are none.
+fn machine(args: &DoctorArgs) -> Result<Machine> {
+    let mut machine = backends::all(args.run.threads)?;
+    // Fails with its sentence for a backend that this build or machine lacks.
+    backends::open_to_look(args.run.backend, args.run.threads)?;
+    machine.candidates.retain(|c| match args.run.backend {
         BackendName::Auto => true,
-        BackendName::Reference => c.name == "reference",
-        _ => c.name != "reference",
-    };
-    // Fails with its sentence for a backend that this build lacks.
-    backends::open(&args.run)?;
-    Ok(all.into_iter().filter(wanted).collect())
+        asked => c.backend.caps().name == asked.as_str(),
+    });
+    Ok(machine)
 }
 
-fn machine(candidates: &[Candidate], options: &RunOptions, findings: &mut Findings) {
+fn describe(candidates: &[Candidate], absent: &[(&str, String)], findings: &mut Findings) {
     findings.line(&styled("This machine", BOLD, stdout_colours()), "", "");
     findings.note(&format!(
         "onebit {} on {} {}",
@@ -150,19 +149,33 @@ fn machine(candidates: &[Candidate], options: &RunOptions, findings: &mut Findin
     for Candidate { name, backend } in candidates {
         let caps = backend.caps();
         let list = |kinds: Vec<String>| kinds.join(", ");
+        let own = match backend.free_memory() {
+            Ok(Some(free)) => format!("; {} of its memory are free", terminal::bytes(free)),
+            _ => String::new(),
+        };
         findings.note(&format!(
-            "{name}: {}; activations {}; keys and values {}",
+            "{name}: {}; activations {}; keys and values {}{own}",
             caps.device,
             list(caps.activations.iter().map(ToString::to_string).collect()),
             list(caps.kv_formats.iter().map(KvFormat::to_string).collect())
         ));
     }
-    match backends::read_bandwidth(options) {
-        Ok(Some(read)) => {
-            findings.note(&format!("memory is read at {read:.1} GB/s, which bounds the speed of answers"))
+    let mut measured: Vec<&str> = Vec::new();
+    for Candidate { backend, .. } in candidates {
+        // The tiers of one device read the same memory.
+        let device = backend.caps().name.as_str();
+        if measured.contains(&device) {
+            continue;
         }
-        Ok(None) => {}
-        Err(error) => findings.fail(format!("reading memory: {error:#}")),
+        measured.push(device);
+        match backend.read_bandwidth() {
+            Ok(Some(read)) => findings
+                .note(&format!("{device} reads its memory at {read:.1} GB/s, which bounds the speed of answers")),
+            Ok(None) => {}
+            Err(error) => findings.fail(format!("{device} reading its memory: {error}")),
+        }
     }
-    findings.note(&format!("not in this build: {}", backends::ABSENT.join(", ")));
+    for (name, why) in absent {
+        findings.note(&format!("no {name}: {why}"));
+    }
 }

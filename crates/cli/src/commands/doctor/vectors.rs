@@ -98,7 +98,7 @@ pub(super) fn check(
     }
     let run = RunOptions { activations: ActivationsName::F32, ctx: args.run.ctx.or(Some(256)), ..args.run.clone() };
     let wishes = Wishes { checkpoints: 0, quiet: true };
-    let mut session = match Session::start(backends::open(&run)?, located.clone(), &run, wishes) {
+    let mut session = match Session::start(backends::open(&run, true)?, located.clone(), &run, wishes) {
         Ok(session) => session,
         Err(error) => {
             findings.skip(format!("known answers: {error:#}"));

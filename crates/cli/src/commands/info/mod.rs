@@ -26,7 +26,7 @@ use std::io::Write;
 /// # Errors
 /// Files that are damaged or absent; output that cannot be written.
 pub fn run(args: &InfoArgs) -> Result<()> {
-    let backend = backends::open(&args.run)?;
+    let backend = backends::open_to_look(args.run.backend, args.run.threads)?;
     let report = match args.model.name() {
         Some(word) => describe(&word, args, &*backend)?,
         None => describe_files(&builtin::default_model(), args, &*backend)?,

@@ -2,9 +2,9 @@
 
 use super::check::Check;
 use crate::args::RunOptions;
+use crate::backends::{self, Candidate};
 use crate::side::TextSide;
 use crate::source::Headers;
-use crate::{backends, memory};
 use anyhow::Result;
 use onebit_checkpoint::{Container, Inventory, Kind};
 use onebit_engine::{EngineOptions, MemoryPlan};
@@ -32,6 +32,8 @@ pub(super) struct Report {
     /// Tensors that text does not load, by their first name.
     pub(super) other: Vec<OtherRow>,
     pub(super) kernels: Vec<KernelRow>,
+    /// Backends that this machine or build lacks, with the reason.
+    pub(super) absent: Vec<AbsentRow>,
     pub(super) memory: Option<MemoryRow>,
     pub(super) text: Option<TextFacts>,
     /// What `--cache-repack` kept of it for the chosen device.
@@ -91,6 +93,13 @@ pub(super) struct KernelRow {
     pub(super) backend: String,
     pub(super) kernel: Option<String>,
     pub(super) advice: Option<String>,
+}
+
+/// A backend that cannot run here.
+#[derive(Debug, Serialize)]
+pub(super) struct AbsentRow {
+    pub(super) backend: &'static str,
+    pub(super) reason: String,
 }
 
 /// What running takes.
@@ -164,6 +173,7 @@ impl Report {
             parts: Vec::new(),
             other: Vec::new(),
             kernels: Vec::new(),
+            absent: Vec::new(),
             memory: None,
             text: None,
             repacked: None,
@@ -230,7 +240,9 @@ impl Report {
             matrix_bytes: bytes,
             bits_per_weight: bytes as f64 * 8.0 / facts.parameters.max(1) as f64,
         });
-        self.kernels = kernels(&formats, options)?;
+        let machine = backends::all(options.threads)?;
+        self.kernels = kernels(&formats, &machine.candidates);
+        self.absent = machine.absent.into_iter().map(|(backend, reason)| AbsentRow { backend, reason }).collect();
         let unsupported = formats.iter().find_map(|f| match backend.format_support(*f) {
             FormatSupport::Unsupported(advice) => {
                 Some(format!("{f} has no kernel on {}: {advice}", backend.caps().name))
@@ -239,7 +251,7 @@ impl Report {
         });
         self.runs = unsupported.is_none();
         self.problems.extend(unsupported);
-        self.memory = Some(memory_row(facts, bytes, options, backend));
+        self.memory = Some(memory_row(facts, bytes, options, backend)?);
         Ok(())
     }
 }
@@ -271,10 +283,10 @@ fn other(inventory: &Inventory, parts: &[onebit_models::Part]) -> Vec<OtherRow> 
     rows.into_values().collect()
 }
 
-/// What every backend of this machine, and every one that this build lacks, does with each format.
-fn kernels(formats: &[Format], options: &RunOptions) -> Result<Vec<KernelRow>> {
+/// What every backend of this machine does with each format.
+fn kernels(formats: &[Format], candidates: &[Candidate]) -> Vec<KernelRow> {
     let mut rows = Vec::new();
-    for candidate in backends::all(options.threads)? {
+    for candidate in candidates {
         for format in formats {
             let (kernel, advice) = match candidate.backend.format_support(*format) {
                 FormatSupport::Kernel(kernel) => (Some(kernel), None),
@@ -283,17 +295,17 @@ fn kernels(formats: &[Format], options: &RunOptions) -> Result<Vec<KernelRow>> {
             rows.push(KernelRow { format: format.to_string(), backend: candidate.name.clone(), kernel, advice });
         }
     }
-    Ok(rows)
+    rows
 }
 
-fn memory_row(facts: &Facts, weights: u64, options: &RunOptions, backend: &dyn Backend) -> MemoryRow {
+fn memory_row(facts: &Facts, weights: u64, options: &RunOptions, backend: &dyn Backend) -> Result<MemoryRow> {
     let activations = options.activations.resolve(backend.caps().default_activations);
     let engine = EngineOptions {
         kv: options.kv_quant.resolve(activations),
         activations: Some(activations),
         ..EngineOptions::new(facts.context)
     };
-    let free = memory::free();
+    let free = backends::free_memory(backend)?;
     let fit = MemoryPlan::fit(facts, weights, &engine, options.ctx, free);
     let at = |context: usize| {
         let plan = MemoryPlan::of(facts, weights, &EngineOptions { context, ..engine.clone() });
@@ -303,7 +315,7 @@ fn memory_row(facts: &Facts, weights: u64, options: &RunOptions, backend: &dyn B
     let mut at: Vec<(usize, u64)> = contexts.into_iter().filter(|c| *c <= facts.context).map(at).collect();
     at.dedup();
     let spec = facts.cache_spec(onebit_ops::PAGE_ROWS, 1, engine.kv);
-    MemoryRow {
+    Ok(MemoryRow {
         backend: backend.caps().device.clone(),
         activations: activations.to_string(),
         kv: engine.kv.to_string(),
@@ -316,5 +328,5 @@ fn memory_row(facts: &Facts, weights: u64, options: &RunOptions, backend: &dyn B
         total: fit.as_ref().ok().map(MemoryPlan::total),
         refusal: fit.err().map(|e| e.to_string()),
         at,
-    }
+    })
 }

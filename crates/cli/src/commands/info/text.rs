@@ -1,6 +1,6 @@
 //! The report on a terminal.
 
-use super::report::{KernelRow, MemoryRow, Report};
+use super::report::{AbsentRow, KernelRow, MemoryRow, Report};
 use crate::terminal::{BOLD, bytes, count, stdout_colours, styled};
 use std::fmt::Write;
 
@@ -78,7 +78,7 @@ pub(super) fn render(report: &Report) -> String {
         }
     }
     out.push_str(&parts(report));
-    out.push_str(&kernels(&report.kernels));
+    out.push_str(&kernels(&report.kernels, &report.absent));
     if let Some(memory) = &report.memory {
         out.push_str(&memory_text(memory));
     }
@@ -125,7 +125,7 @@ fn parts(report: &Report) -> String {
 }
 
 /// One row for each format, one column for each backend.
-fn kernels(rows: &[KernelRow]) -> String {
+fn kernels(rows: &[KernelRow], absent: &[AbsentRow]) -> String {
     let mut backends: Vec<&str> = Vec::new();
     let mut formats: Vec<&str> = Vec::new();
     for row in rows {
@@ -149,8 +149,9 @@ fn kernels(rows: &[KernelRow]) -> String {
         }
         lines.push(line);
     }
-    let absent = crate::backends::ABSENT.join(" and ");
-    format!("{}  ({absent} are not in this build)\n", table(&lines, &vec![false; backends.len() + 1]))
+    let mut out = table(&lines, &vec![false; backends.len() + 1]);
+    absent.iter().for_each(|row| out.push_str(&format!("  no {}: {}\n", row.backend, row.reason)));
+    out
 }
 
 fn memory_text(m: &MemoryRow) -> String {

@@ -1,0 +1,295 @@
+// Causal softmax attention over pages.
+//
+// The order of every sum is fixed, whatever kernel computes it. A page of 64 tokens gives a partial result: the largest
+// score, the sum of the weights `exp(score - largest)` by a tree over the tokens, and the weighted sum of the values,
+// tokens in ascending order. Partial results join in ascending order: pages to splits of SPLIT_PAGES, splits to the whole. So
+// a row's bits are a function of its own query, keys and values alone. Where few rows look at a long context, splits
+// are computed side by side and joined by a kernel of their own.
+//
+// For scores a lane has two tokens, whose keys lie side by side with those of the other lanes; the queries of some heads
+// that share a key head are read from shared memory. For values a lane has LANE neighbouring dimensions.
+#pragma once
+
+#include "kv.cuh"
+
+namespace attention {
+
+constexpr u32 SPLIT_PAGES = 4;
+constexpr u32 SPLIT_TOKENS = SPLIT_PAGES * PAGE_ROWS;
+
+// A softmax that is not finished: of HEADS query heads, LANE dimensions a lane.
+template <u32 LANE, u32 HEADS>
+struct Partial {
+    float largest[HEADS];
+    float sum[HEADS];
+    float values[HEADS][LANE];
+
+    __device__ static Partial nothing() {
+        Partial p;
+#pragma unroll
+        for (u32 h = 0; h < HEADS; ++h) {
+            p.largest[h] = -infinity();
+            p.sum[h] = 0.0f;
+#pragma unroll
+            for (u32 i = 0; i < LANE; ++i) p.values[h][i] = 0.0f;
+        }
+        return p;
+    }
+};
+
+// What two partial results are multiplied by before they are added.
+struct Join {
+    float largest;
+    float a;
+    float b;
+
+    __device__ Join(float largest_a, float largest_b) {
+        largest = fmaxf(largest_a, largest_b);
+        // Two equal infinities have no difference.
+        a = largest_a == largest ? 1.0f : fast_exp(largest_a - largest);
+        b = largest_b == largest ? 1.0f : fast_exp(largest_b - largest);
+    }
+
+    __device__ float operator()(float x, float y) const { return fmaf(y, b, x * a); }
+};
+
+template <u32 LANE, u32 HEADS>
+__device__ __forceinline__ void join(Partial<LANE, HEADS>& whole, const Partial<LANE, HEADS>& next) {
+#pragma unroll
+    for (u32 h = 0; h < HEADS; ++h) {
+        const Join joined(whole.largest[h], next.largest[h]);
+        whole.largest[h] = joined.largest;
+        whole.sum[h] = joined(whole.sum[h], next.sum[h]);
+#pragma unroll
+        for (u32 i = 0; i < LANE; ++i) whole.values[h][i] = joined(whole.values[h][i], next.values[h][i]);
+    }
+}
+
+// Shared memory of one warp.
+template <u32 LANE, u32 HEADS>
+struct Scratch {
+    // Zeros behind the head's own dimensions.
+    float4 queries[HEADS][LANE * WARP / 4];
+    float weights[HEADS][PAGE_ROWS];
+};
+
+// One row and some of the query heads of one key head.
+template <u32 FORMAT, u32 LANE, u32 HEADS>
+struct Work {
+    using Result = Partial<LANE, HEADS>;
+
+    const AttentionParams& p;
+    const Segment& segment;
+    u32 row;
+    u32 kv;
+    u32 first_head;
+    u32 heads;
+    // Tokens that the row sees.
+    u32 tokens;
+
+    // `pass` counts key heads, and inside one the groups of HEADS query heads.
+    __device__ Work(const AttentionParams& p, u32 row, u32 pass)
+        : p(p), segment(p.step.segments[p.step.row_segment[row]]), row(row) {
+        const u32 group = p.q.heads / p.k.heads, passes = (group + HEADS - 1) / HEADS;
+        kv = pass / passes;
+        first_head = kv * group + pass % passes * HEADS;
+        heads = min((kv + 1) * group - first_head, HEADS);
+        tokens = segment.past + (row - segment.first_row) + 1;
+    }
+
+    __device__ void load_queries(Scratch<LANE, HEADS>& scratch, u32 thread, u32 threads) const {
+        float* to = reinterpret_cast<float*>(scratch.queries);
+        for (u32 i = thread; i < HEADS * LANE * WARP; i += threads) {
+            const u32 h = i / (LANE * WARP), d = i % (LANE * WARP);
+            to[i] = h < heads && d < p.q.dim ? *at(p.q, row, (first_head + h) * p.q.dim + d) : 0.0f;
+        }
+    }
+
+    // Scores of the lane's two tokens.
+    __device__ void scores(
+        const KvHead<FORMAT>& keys, const Scratch<LANE, HEADS>& scratch, u32 lane, float (&score)[HEADS][2]
+    ) const {
+        constexpr u32 N = KvHead<FORMAT>::PER_UNIT;
+#pragma unroll
+        for (u32 h = 0; h < HEADS; ++h) score[h][0] = score[h][1] = 0.0f;
+        for (u32 unit = 0; unit < keys.units(); ++unit) {
+            float a[N], b[N];
+            keys.key(unit, lane, a);
+            keys.key(unit, lane + WARP, b);
+#pragma unroll
+            for (u32 h = 0; h < HEADS; ++h) {
+#pragma unroll
+                for (u32 i = 0; i < N; i += 4) {
+                    const float4 q = scratch.queries[h][(unit * N + i) / 4];
+                    score[h][0] = fmaf(q.x, a[i], score[h][0]);
+                    score[h][1] = fmaf(q.x, b[i], score[h][1]);
+                    score[h][0] = fmaf(q.y, a[i + 1], score[h][0]);
+                    score[h][1] = fmaf(q.y, b[i + 1], score[h][1]);
+                    score[h][0] = fmaf(q.z, a[i + 2], score[h][0]);
+                    score[h][1] = fmaf(q.z, b[i + 2], score[h][1]);
+                    score[h][0] = fmaf(q.w, a[i + 3], score[h][0]);
+                    score[h][1] = fmaf(q.w, b[i + 3], score[h][1]);
+                }
+            }
+        }
+    }
+
+    // The partial result of one page, by one warp.
+    __device__ Result page(u32 index, Scratch<LANE, HEADS>& scratch) const {
+        const u32 lane = threadIdx.x % WARP, seen = min(tokens - index * PAGE_ROWS, PAGE_ROWS);
+        Result result = Result::nothing();
+        float score[HEADS][2];
+        scores(kv_head<FORMAT>(p, segment, index, true, kv), scratch, lane, score);
+        // The weights of the page before have been read.
+        __syncwarp();
+#pragma unroll
+        for (u32 h = 0; h < HEADS; ++h) {
+            const float a = lane < seen ? score[h][0] * p.scale : -infinity();
+            const float b = lane + WARP < seen ? score[h][1] * p.scale : -infinity();
+            result.largest[h] = warp_max(fmaxf(a, b));
+            const float base = result.largest[h] == -infinity() ? 0.0f : result.largest[h];
+            const float weight_a = lane < seen ? fast_exp(a - base) : 0.0f;
+            const float weight_b = lane + WARP < seen ? fast_exp(b - base) : 0.0f;
+            result.sum[h] = warp_sum(weight_a + weight_b);
+            scratch.weights[h][lane] = weight_a;
+            scratch.weights[h][lane + WARP] = weight_b;
+        }
+        __syncwarp();
+        if (lane * LANE >= p.v.dim) return result;
+        const KvHead<FORMAT> values = kv_head<FORMAT>(p, segment, index, false, kv);
+        // Tokens that the row does not see may be anything.
+#pragma unroll 4
+        for (u32 t = 0; t < seen; ++t) {
+            float v[LANE];
+            values.template value<LANE>(t, lane * LANE, v);
+#pragma unroll
+            for (u32 h = 0; h < HEADS; ++h) {
+                const float weight = scratch.weights[h][t];
+#pragma unroll
+                for (u32 i = 0; i < LANE; ++i) result.values[h][i] = fmaf(weight, v[i], result.values[h][i]);
+            }
+        }
+        return result;
+    }
+
+    __device__ float* partial(u32 head, u32 split) const {
+        return p.partials + ((u64(row) * p.q.heads + first_head + head) * p.splits + split) * (p.v.dim + 2);
+    }
+
+    __device__ float* out(u32 head) const {
+        return p.out + u64(row) * p.out_stride + (first_head + head) * p.v.dim;
+    }
+};
+
+// ---- kernels -------------------------------------------------------------------------------------------------------
+
+// Keys and values of the step into the pages: a warp a row and head; the third dimension has keys and values.
+template <u32 FORMAT>
+__device__ __forceinline__ void append(const AttentionParams& p) {
+    const u32 row = blockIdx.x, head = blockIdx.y * (blockDim.x / WARP) + threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    const bool is_key = blockIdx.z == 0;
+    const View& view = is_key ? p.k : p.v;
+    if (row >= p.step.header->rows || head >= view.heads) return;
+    const Segment& segment = p.step.segments[p.step.row_segment[row]];
+    const u32 position = segment.past + (row - segment.first_row);
+    const KvHead<FORMAT> kv = kv_head<FORMAT>(p, segment, position / PAGE_ROWS, is_key, head);
+    for (u32 block = 0; block < kv.blocks(); ++block) {
+        const u32 d = block * KV_BLOCK + lane;
+        const float v = d < view.dim ? *at(view, row, head * view.dim + d) : 0.0f;
+        kv.store(is_key, position % PAGE_ROWS, block, lane, v);
+    }
+}
+
+// One split of one row's context: a warp a page.
+template <u32 FORMAT, u32 LANE, u32 HEADS>
+__device__ __forceinline__ void split(const AttentionParams& p) {
+    using Result = Partial<LANE, HEADS>;
+    __shared__ Scratch<LANE, HEADS> scratch[SPLIT_PAGES];
+    __shared__ Result pages[SPLIT_PAGES][WARP];
+    const u32 warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    if (blockIdx.x >= p.step.header->rows) return;
+    const Work<FORMAT, LANE, HEADS> work(p, blockIdx.x, blockIdx.y);
+    if (blockIdx.z * SPLIT_TOKENS >= work.tokens) return;
+    const u32 page = blockIdx.z * SPLIT_PAGES + warp;
+    const bool seen = page * PAGE_ROWS < work.tokens;
+    work.load_queries(scratch[warp], lane, WARP);
+    __syncwarp();
+    if (seen) pages[warp][lane] = work.page(page, scratch[warp]);
+    __syncthreads();
+    if (warp != 0) return;
+    Result whole = Result::nothing();
+    for (u32 w = 0; w < SPLIT_PAGES && (blockIdx.z * SPLIT_PAGES + w) * PAGE_ROWS < work.tokens; ++w) {
+        join(whole, pages[w][lane]);
+    }
+    if (p.splits > 1) {
+        for (u32 h = 0; h < work.heads; ++h) {
+            float* to = work.partial(h, blockIdx.z);
+            if (lane == 0) {
+                to[0] = whole.largest[h];
+                to[1] = whole.sum[h];
+            }
+            for (u32 i = 0; i < LANE && lane * LANE < p.v.dim; ++i) to[2 + lane * LANE + i] = whole.values[h][i];
+        }
+        return;
+    }
+    Result all = Result::nothing();
+    join(all, whole);
+    for (u32 h = 0; h < work.heads; ++h) {
+        for (u32 i = 0; i < LANE && lane * LANE < p.v.dim; ++i) work.out(h)[lane * LANE + i] = all.values[h][i] / all.sum[h];
+    }
+}
+
+// Whole rows: a warp each.
+template <u32 FORMAT, u32 LANE, u32 HEADS>
+__device__ __forceinline__ void rows(const AttentionParams& p) {
+    using Result = Partial<LANE, HEADS>;
+    constexpr u32 WARPS = 4;
+    __shared__ Scratch<LANE, HEADS> scratch[WARPS];
+    // Joined once a split, so it need not take registers.
+    __shared__ Result wholes[WARPS][WARP];
+    const u32 warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, row = blockIdx.x * WARPS + warp;
+    if (row >= p.step.header->rows) return;
+    const Work<FORMAT, LANE, HEADS> work(p, row, blockIdx.y);
+    work.load_queries(scratch[warp], lane, WARP);
+    __syncwarp();
+    Result& whole = wholes[warp][lane];
+    whole = Result::nothing();
+    for (u32 first = 0; first * PAGE_ROWS < work.tokens; first += SPLIT_PAGES) {
+        Result part = Result::nothing();
+        for (u32 page = first; page < first + SPLIT_PAGES && page * PAGE_ROWS < work.tokens; ++page) {
+            join(part, work.page(page, scratch[warp]));
+        }
+        join(whole, part);
+    }
+    for (u32 h = 0; h < work.heads; ++h) {
+        for (u32 i = 0; i < LANE && lane * LANE < p.v.dim; ++i) {
+            work.out(h)[lane * LANE + i] = whole.values[h][i] / whole.sum[h];
+        }
+    }
+}
+
+}  // namespace attention
+
+#define ATTENTION_KERNEL(KERNEL, NAME, FORMAT, LANE, DIM, HEADS)                                     \
+    extern "C" __global__ void __launch_bounds__(128, 2)                                             \
+        attention_##KERNEL##_##NAME##_d##DIM##_h##HEADS(const __grid_constant__ AttentionParams p) { \
+        attention::KERNEL<FORMAT, LANE, HEADS>(p);                                                   \
+    }
+
+#define ATTENTION_HEADS(NAME, FORMAT, LANE, DIM, HEADS)     \
+    ATTENTION_KERNEL(split, NAME, FORMAT, LANE, DIM, HEADS) \
+    ATTENTION_KERNEL(rows, NAME, FORMAT, LANE, DIM, HEADS)
+
+#define ATTENTION_DIM(NAME, FORMAT, LANE, DIM)  \
+    ATTENTION_HEADS(NAME, FORMAT, LANE, DIM, 1) \
+    ATTENTION_HEADS(NAME, FORMAT, LANE, DIM, 2) \
+    ATTENTION_HEADS(NAME, FORMAT, LANE, DIM, 4)
+
+// Everything for one format: head dimensions up to 64, 128 and 256; 1, 2 and 4 query heads at a time.
+#define ATTENTION(NAME, FORMAT)                                                                                     \
+    extern "C" __global__ void __launch_bounds__(128) kv_append_##NAME(const __grid_constant__ AttentionParams p) { \
+        attention::append<FORMAT>(p);                                                                               \
+    }                                                                                                               \
+    ATTENTION_DIM(NAME, FORMAT, 2, 64)                                                                              \
+    ATTENTION_DIM(NAME, FORMAT, 4, 128)                                                                             \
+    ATTENTION_DIM(NAME, FORMAT, 8, 256)

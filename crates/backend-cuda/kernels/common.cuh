@@ -1,0 +1,81 @@
+// Small pieces that several kernels share.
+#pragma once
+
+#include "intrinsics.cuh"
+#include "params.cuh"
+
+constexpr u32 WARP = 32;
+constexpr u32 ALL_LANES = 0xffffffffu;
+
+__device__ __forceinline__ float infinity() { return __int_as_float(0x7f800000); }
+
+__device__ __forceinline__ float not_a_number() { return __int_as_float(0x7fffffff); }
+
+__device__ __forceinline__ bool is_finite(float x) { return fabsf(x) < infinity(); }
+
+__device__ __forceinline__ float bf16_value(u16 bits) { return __uint_as_float(u32(bits) << 16); }
+
+// exp(x) through a power of two: the rounding of x log2(e) costs |x| units.
+__device__ __forceinline__ float fast_exp(float x) { return power_of_two(x * 1.44269504f); }
+
+__device__ __forceinline__ float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+
+__device__ __forceinline__ float silu(float x) { return x / (1.0f + expf(-x)); }
+
+// Column `c` of a view in row `r`.
+__device__ __forceinline__ float* at(const View& view, u32 r, u32 c) {
+    const u32 head = c / view.dim;
+    return view.data + u64(r) * view.row_stride + head * view.head_stride + (c - head * view.dim);
+}
+
+__device__ __forceinline__ float warp_sum(float x) {
+#pragma unroll
+    for (u32 offset = WARP / 2; offset > 0; offset /= 2) x += __shfl_xor_sync(ALL_LANES, x, offset);
+    return x;
+}
+
+// The largest value that is a number; a warp of others gives one of them.
+__device__ __forceinline__ float warp_max(float x) {
+#pragma unroll
+    for (u32 offset = WARP / 2; offset > 0; offset /= 2) x = fmaxf(x, __shfl_xor_sync(ALL_LANES, x, offset));
+    return x;
+}
+
+// A sum over the block in a fixed order: the tree of each warp, then the warps in order. `partial` holds one float a
+// warp; all threads get the sum.
+__device__ __forceinline__ float block_sum(float x, float* partial) {
+    x = warp_sum(x);
+    __syncthreads();
+    if (threadIdx.x % WARP == 0) partial[threadIdx.x / WARP] = x;
+    __syncthreads();
+    float sum = 0.0f;
+    for (u32 w = 0; w < blockDim.x / WARP; ++w) sum += partial[w];
+    return sum;
+}
+
+// Squares of numbers above 2^63 leave the range of floats: their sum is then taken of values scaled down by this.
+constexpr float DOWN = 1.0f / (1ull << 40) / (1ull << 40);
+
+// Sum of squares of the values `first`, `first + step`, ..., each times `scale`.
+__device__ __forceinline__ float squares(const float* x, u32 count, u32 first, u32 step, float scale) {
+    float sum = 0.0f;
+    for (u32 i = first; i < count; i += step) {
+        const float v = x[i] * scale;
+        sum = fmaf(v, v, sum);
+    }
+    return sum;
+}
+
+// `1 / sqrt(sum / count + eps)`, where `sum` is the sum of squares of values times `scale`.
+__device__ __forceinline__ float inverse_root(float sum, float count, float eps, float scale) {
+    return scale / sqrtf(sum / count + eps * scale * scale);
+}
+
+// A scale or bias of a weight, as it was stored.
+__device__ __forceinline__ float parameter(const u8* values, u32 type, u64 index) {
+    switch (type) {
+        case PARAM_F16: return half_value(__ldg(reinterpret_cast<const u16*>(values) + index));
+        case PARAM_BF16: return bf16_value(__ldg(reinterpret_cast<const u16*>(values) + index));
+        default: return __ldg(reinterpret_cast<const float*>(values) + index);
+    }
+}

@@ -1,0 +1,53 @@
+// What has no name in CUDA C++ without headers of its own.
+#pragma once
+
+#include "params.cuh"
+
+// Half precision bits of the nearest value, ties to even; beyond the range infinity.
+__device__ __forceinline__ u16 half_bits(float x) {
+    u16 h;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(x));
+    return h;
+}
+
+__device__ __forceinline__ float half_value(u16 h) {
+    float x;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(h));
+    return x;
+}
+
+// 2^x within two units of the last place.
+__device__ __forceinline__ float power_of_two(float x) {
+    float y;
+    asm("ex2.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+// sum + the product of four signed bytes of a with four of b.
+__device__ __forceinline__ i32 add_products(u32 a, u32 b, i32 sum) {
+    i32 d;
+    asm("dp4a.s32.s32 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(sum));
+    return d;
+}
+
+// c += a b for a 16 x 32 piece a, a 32 x 8 piece b and a 16 x 8 piece c of a product, spread over the lanes of a warp. With
+// g = lane / 4 and t = lane % 4, a lane has of a the columns 4 t.. and 16 + 4 t.. of row g (a[0], a[2]) and of row g + 8
+// (a[1], a[3]), of b the same rows of column g, and of c the columns 2 t and 2 t + 1 of row g (c[0], c[1]) and of row g + 8.
+// Bytes are signed.
+__device__ __forceinline__ void multiply_pieces(i32 (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+#if __CUDA_ARCH__ >= 800
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+#else
+    // Turing's pieces are a quarter as large.
+    const u32 b[2] = {b0, b1};
+    for (u32 half = 0; half < 2; ++half) {
+        for (u32 k = 0; k < 2; ++k) {
+            asm("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {%0, %1}, {%2}, {%3}, {%0, %1};"
+                : "+r"(c[2 * half]), "+r"(c[2 * half + 1])
+                : "r"(a[half + 2 * k]), "r"(b[k]));
+        }
+    }
+#endif
+}

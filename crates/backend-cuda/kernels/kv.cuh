@@ -1,0 +1,181 @@
+// How keys and values lie in pages, and the rounding that keeping them means: `KvFormat::round` of the ops crate.
+#pragma once
+
+#include "common.cuh"
+
+// Values that share a scale in a quantised block.
+constexpr u32 KV_BLOCK = 32;
+
+// Scale and inverse of a block, where quantised.
+struct KvScale {
+    float scale;
+    float minimum;
+    float inverse;
+};
+
+// The lane's value of a block; lanes at and above `count` hold none. A block with a value that is not finite gets NaN.
+template <u32 FORMAT>
+__device__ __forceinline__ KvScale kv_scale(float v, u32 lane, u32 count) {
+    const bool mine = lane < count;
+    const bool finite = __all_sync(ALL_LANES, !mine || is_finite(v));
+    KvScale s = {not_a_number(), not_a_number(), 0.0f};
+    if (FORMAT == KV_Q8) {
+        const float amax = warp_max(mine ? fabsf(v) : 0.0f);
+        if (finite) s.scale = half_value(half_bits(amax / 127.0f));
+    } else {
+        const float most = warp_max(mine ? v : -infinity());
+        const float least = -warp_max(mine ? -v : -infinity());
+        if (finite) {
+            s.minimum = half_value(half_bits(least));
+            s.scale = half_value(half_bits((most - s.minimum) / 15.0f));
+        }
+    }
+    s.inverse = s.scale > 0.0f ? 1.0f / s.scale : 0.0f;
+    return s;
+}
+
+// A value as its code, between `least` and `most`; what is no number becomes 0, and its scale says it.
+__device__ __forceinline__ i32 kv_code(float v, float least, float most) {
+    const float r = rintf(v);
+    return r >= least ? i32(fminf(r, most)) : (r < least ? i32(least) : 0);
+}
+
+// The pages of one head of one KV layer, keys or values, of `dim` values a token.
+template <u32 FORMAT>
+struct KvHead {
+    u8* base;
+    u32 dim;
+
+    __device__ u32 blocks() const { return (dim + KV_BLOCK - 1) / KV_BLOCK; }
+
+    // Bytes of one token: `KvFormat::head_bytes`.
+    __device__ u32 token_bytes() const {
+        switch (FORMAT) {
+            case KV_F32: return 4 * dim;
+            case KV_F16: return 2 * dim;
+            case KV_Q8: return 34 * blocks();
+            default: return 20 * blocks();
+        }
+    }
+
+    // The first byte behind the codes: scales.
+    __device__ u16* scales() const {
+        return reinterpret_cast<u16*>(base + PAGE_ROWS * blocks() * (FORMAT == KV_Q8 ? 32 : 16));
+    }
+
+    // ---- keys: units of 16 bytes, the tokens of a unit side by side ----
+
+    static constexpr u32 PER_UNIT = FORMAT == KV_F32 ? 4 : FORMAT == KV_F16 ? 8 : FORMAT == KV_Q8 ? 16 : 32;
+
+    __device__ u32 units() const {
+        if (FORMAT == KV_Q8) return 2 * blocks();
+        return (dim + PER_UNIT - 1) / PER_UNIT;
+    }
+
+    // Values `PER_UNIT * unit..` of a token's key; behind `dim` anything finite in quantised formats.
+    __device__ void key(u32 unit, u32 token, float (&values)[PER_UNIT]) const {
+        const uint4 v = *(reinterpret_cast<const uint4*>(base) + unit * PAGE_ROWS + token);
+        const u32 words[4] = {v.x, v.y, v.z, v.w};
+        float scale = 1.0f, minimum = 0.0f;
+        if (FORMAT == KV_Q8) scale = half_value(scales()[unit / 2 * PAGE_ROWS + token]);
+        if (FORMAT == KV_Q4) {
+            const u32 pair = reinterpret_cast<const u32*>(scales())[unit * PAGE_ROWS + token];
+            scale = half_value(u16(pair));
+            minimum = half_value(u16(pair >> 16));
+        }
+#pragma unroll
+        for (u32 i = 0; i < PER_UNIT; ++i) {
+            switch (FORMAT) {
+                case KV_F32: values[i] = __uint_as_float(words[i / (PER_UNIT / 4)]); break;
+                case KV_F16: values[i] = half_value(u16(words[i / (PER_UNIT / 4)] >> 16 * (i % 2))); break;
+                case KV_Q8: values[i] = float(i8(words[i / (PER_UNIT / 4)] >> 8 * (i % 4))) * scale; break;
+                default: values[i] = float(words[i / (PER_UNIT / 4)] >> 4 * (i % 8) & 15) * scale + minimum;
+            }
+        }
+    }
+
+    // ---- values: token by token ----
+
+    // Values `first..first + N` of a token; N divides `first`.
+    template <u32 N>
+    __device__ void value(u32 token, u32 first, float (&values)[N]) const {
+        if (FORMAT == KV_F32) {
+            const float2* from = reinterpret_cast<const float2*>(base) + (token * dim + first) / 2;
+#pragma unroll
+            for (u32 i = 0; i < N / 2; ++i) {
+                const float2 pair = from[i];
+                values[2 * i] = pair.x;
+                values[2 * i + 1] = pair.y;
+            }
+        } else if (FORMAT == KV_F16) {
+            const u32* from = reinterpret_cast<const u32*>(base) + (token * dim + first) / 2;
+#pragma unroll
+            for (u32 i = 0; i < N / 2; ++i) {
+                const u32 pair = from[i];
+                values[2 * i] = half_value(u16(pair));
+                values[2 * i + 1] = half_value(u16(pair >> 16));
+            }
+        } else if (FORMAT == KV_Q8) {
+            const u16* from = reinterpret_cast<const u16*>(base) + (token * blocks() * 32 + first) / 2;
+            const float scale = half_value(scales()[token * blocks() + first / KV_BLOCK]);
+#pragma unroll
+            for (u32 i = 0; i < N / 2; ++i) {
+                const u32 pair = from[i];
+                values[2 * i] = float(i8(pair)) * scale;
+                values[2 * i + 1] = float(i8(pair >> 8)) * scale;
+            }
+        } else {
+            const u8* from = base + (token * blocks() * 32 + first) / 2;
+            const u32 pair = reinterpret_cast<const u32*>(scales())[token * blocks() + first / KV_BLOCK];
+            const float scale = half_value(u16(pair)), minimum = half_value(u16(pair >> 16));
+#pragma unroll
+            for (u32 i = 0; i < N / 2; ++i) {
+                values[2 * i] = float(from[i] & 15) * scale + minimum;
+                values[2 * i + 1] = float(from[i] >> 4) * scale + minimum;
+            }
+        }
+    }
+
+    // ---- writing: one warp a head ----
+
+    // Stores values `32 block..` of a token, one a lane, as a key or as a value.
+    __device__ void store(bool is_key, u32 token, u32 block, u32 lane, float v) const {
+        const u32 d = block * KV_BLOCK + lane, count = min(dim - block * KV_BLOCK, KV_BLOCK);
+        // Bytes of one value; of two with four bits.
+        constexpr u32 SIZE = FORMAT == KV_F32 ? 4 : FORMAT == KV_F16 ? 2 : 1;
+        const u32 row = FORMAT == KV_Q8 ? 32 * blocks() : FORMAT == KV_Q4 ? 16 * blocks() : SIZE * dim;
+        const u32 byte = FORMAT == KV_Q4 ? d / 2 : d * SIZE;
+        u8* to = base + (is_key ? (byte / 16 * PAGE_ROWS + token) * 16 + byte % 16 : token * row + byte);
+        if (FORMAT == KV_F32) {
+            if (lane < count) *reinterpret_cast<float*>(to) = v;
+            return;
+        }
+        if (FORMAT == KV_F16) {
+            if (lane < count) *reinterpret_cast<u16*>(to) = half_bits(v);
+            return;
+        }
+        const KvScale s = kv_scale<FORMAT>(v, lane, count);
+        const u32 place = is_key ? block * PAGE_ROWS + token : token * blocks() + block;
+        if (FORMAT == KV_Q8) {
+            *to = lane < count ? u8(kv_code(v * s.inverse, -127.0f, 127.0f)) : 0;
+            if (lane == 0) scales()[place] = half_bits(s.scale);
+        } else {
+            const u32 code = lane < count ? u32(kv_code((v - s.minimum) * s.inverse, 0.0f, 15.0f)) : 0;
+            const u32 other = __shfl_xor_sync(ALL_LANES, code, 1);
+            if (lane % 2 == 0) *to = u8(code | other << 4);
+            if (lane == 0) {
+                scales()[2 * place] = half_bits(s.scale);
+                scales()[2 * place + 1] = half_bits(s.minimum);
+            }
+        }
+    }
+};
+
+// Head `head` of the page that holds position `position` of a segment: keys, or values.
+template <u32 FORMAT>
+__device__ __forceinline__ KvHead<FORMAT> kv_head(const AttentionParams& p, const Segment& s, u32 page, bool is_key, u32 head) {
+    const u8* at = p.pages + u64(p.step.pages[s.first_page + page]) * p.page_bytes;
+    KvHead<FORMAT> kv{const_cast<u8*>(at), p.k.dim};
+    kv.base += ((is_key ? 0 : p.k.heads) + head) * (PAGE_ROWS * kv.token_bytes());
+    return kv;
+}

@@ -1,0 +1,365 @@
+// What the host hands to the kernels: one plain structure a kernel, passed by value. `src/params.rs` mirrors every one
+// of them field by field; `kernels/README.md` draws the memory that the pointers lead to.
+#pragma once
+
+using u8 = unsigned char;
+using i8 = signed char;
+using u16 = unsigned short;
+using u32 = unsigned int;
+using i32 = int;
+using u64 = unsigned long long;
+
+// No such index.
+constexpr u32 NONE = 0xffffffffu;
+
+// Tokens of a KV page, rows of a weight block, columns of an activation group, rows of a step tile.
+constexpr u32 PAGE_ROWS = 64;
+constexpr u32 BLOCK_ROWS = 32;
+constexpr u32 GROUP = 128;
+constexpr u32 TILE_ROWS = 16;
+
+// Most parts of one launch of a product or of a table.
+constexpr u32 MAX_PARTS = 8;
+
+// ---- the step ------------------------------------------------------------------------------------------------------
+
+// How much of the plan's largest step this one uses.
+struct StepHeader {
+    u32 rows;
+    u32 logits;
+    u32 segments;
+    u32 tiles;
+};
+
+// The rows of one sequence.
+struct Segment {
+    u32 first_row;
+    u32 rows;
+    u32 past;
+    // Index of its first page in `Step::pages`.
+    u32 first_page;
+    u32 slot;
+    // Rows of the pending area `pending_read` that enter the state before this step.
+    u32 accepted;
+    u32 speculative;
+    // Pending areas: the one that holds the guesses of the step before, and another one that a speculative step fills.
+    u32 pending_read;
+    u32 pending_write;
+};
+
+// Up to TILE_ROWS consecutive rows of one segment; every row of the step is in exactly one tile.
+struct Tile {
+    u32 segment;
+    // Index in the segment of its first row.
+    u32 first;
+};
+
+// How one logit row becomes a token.
+struct Draw {
+    double uniform;
+    float temperature;
+    float top_p;
+    float min_p;
+    u32 top_k;
+    // Changes to single logits: a range of `Step::adjust`.
+    u32 adjust_first;
+    u32 adjust_count;
+    // First word of its mask in `Step::masks`, or NONE.
+    u32 mask_first;
+    u32 reserved;
+};
+
+struct Adjust {
+    u32 token;
+    float bias;
+    float divide;
+    float subtract;
+};
+
+// What sampling gives for a logit row; `token` is NONE where the logits were not finite.
+struct Sampled {
+    u32 token;
+    float logprob;
+};
+
+// The arrays of the step-input buffer.
+struct Step {
+    const StepHeader* header;
+    // One a row.
+    const u32* tokens;
+    // One a row: the logit row of the step before whose sampled token this row takes, or NONE.
+    const u32* carried;
+    // Three a row: time, height, width.
+    const u32* positions;
+    // One a row: its segment.
+    const u32* row_segment;
+    // One a logit row: its row.
+    const u32* logit_rows;
+    const Segment* segments;
+    const Tile* tiles;
+    const u32* pages;
+    // One a logit row.
+    const Draw* draws;
+    const Adjust* adjust;
+    const u32* masks;
+};
+
+// ---- temporaries ---------------------------------------------------------------------------------------------------
+
+// Columns of a temporary: `heads` blocks of `dim` values whose starts lie `head_stride` apart; `data` is the first value
+// of row 0.
+struct View {
+    float* data;
+    u32 row_stride;
+    u32 heads;
+    u32 dim;
+    u32 head_stride;
+};
+
+// ---- weights -------------------------------------------------------------------------------------------------------
+
+// How codes are stored.
+enum Codes : u32 { BITS1 = 0, BITS2 = 1, BITS4 = 2, BITS8 = 3, DENSE_F16 = 4, DENSE_BF16 = 5, DENSE_F32 = 6 };
+
+// Stored type of scales and biases.
+enum ParamType : u32 { PARAM_F16 = 0, PARAM_BF16 = 1, PARAM_F32 = 2 };
+
+// The residual of one group of one row of a block: what its rounded bias lacks.
+struct Residual {
+    // Row in the block (5 bits) and group above.
+    u32 place;
+    float value;
+};
+
+// One part of a weight, in one layout.
+//
+// Packed: `weight = factor * scale * (2 * code - center)` without biases, `scale * code + bias` with them.
+struct Part {
+    const u8* codes;
+    const u8* scales;
+    // Null where they follow from the scales.
+    const u8* biases;
+    // Blocks + 1 indices into `residuals`, or null.
+    const u32* residual_first;
+    const Residual* residuals;
+    u32 rows;
+    // Its first row in the weight.
+    u32 first_row;
+    // Blocks of the parts before it in the launch.
+    u32 first_block;
+    // A value of `Codes`.
+    u32 format;
+    // Columns that share a scale: 32, 64 or 128; 0 for dense.
+    u32 group;
+    // Groups of a row, padded to whole records of GROUP columns.
+    u32 groups;
+    // 16-byte units of codes in a row, padded to whole records when packed.
+    u32 units;
+    // Values of `ParamType`.
+    u32 scale_type;
+    u32 bias_type;
+    // Half of what the stored scale is multiplied by.
+    float factor;
+    // Twice the code whose weight is zero: 1, 2, 16, 256 for 1, 2, 4, 8 bits.
+    u32 center;
+    u32 reserved;
+};
+
+// Activation rows as products read them, `padded` columns each, zeros behind `cols`.
+struct Prepared {
+    float* floats;
+    // Sums of 32 floats.
+    float* float_sums;
+    // Rounded values; their halves rounded down, with nine bits.
+    i8* codes;
+    // The lowest bits of 32 values, with nine bits: value e at bit e / 4 + 8 * (e % 4).
+    u32* low;
+    // One for each GROUP.
+    float* scales;
+    // Sums of 32 rounded values.
+    i32* sums;
+    u32 cols;
+    // A multiple of GROUP.
+    u32 padded;
+};
+
+// ---- one structure a kernel ----------------------------------------------------------------------------------------
+
+struct EmbedParams {
+    Step step;
+    // What the step before sampled.
+    const Sampled* sampled;
+    float* out;
+    u32 cols;
+    u32 part_count;
+    Part parts[MAX_PARTS];
+};
+
+// add, swiglu (a: gate, b: up), sigmoid_mul (a: x, b: gate), pack (a alone).
+struct PointwiseParams {
+    // The step's count that says how many rows there are.
+    const u32* rows;
+    View a;
+    View b;
+    float* out;
+    u32 out_stride;
+    u32 reserved;
+};
+
+struct SelectRowsParams {
+    Step step;
+    View x;
+    float* out;
+    u32 out_stride;
+    u32 reserved;
+};
+
+// rms_norm, and gated_norm with z.
+struct NormParams {
+    const u32* rows;
+    View x;
+    View z;
+    const float* gain;
+    float* out;
+    u32 out_stride;
+    float eps;
+};
+
+struct RopePair {
+    float inv_freq;
+    // 0 time, 1 height, 2 width.
+    u32 axis;
+};
+
+struct RopeParams {
+    const u32* rows;
+    const u32* positions;
+    View x;
+    const RopePair* table;
+    float* out;
+    u32 pairs;
+    float attention_factor;
+    u32 out_stride;
+    u32 reserved;
+};
+
+// What `prepare` makes.
+enum Prepare : u32 { PREPARE_FLOATS = 1, PREPARE_INT8 = 2, PREPARE_INT9 = 4 };
+
+struct PrepareParams {
+    const u32* rows;
+    View x;
+    // Null: no norm.
+    const float* gain;
+    Prepared out;
+    float eps;
+    // Bits of `Prepare`.
+    u32 wanted;
+};
+
+enum Epilogue : u32 { EPILOGUE_STORE = 0, EPILOGUE_RESIDUAL = 1, EPILOGUE_SWIGLU = 2 };
+
+struct LinearParams {
+    const u32* rows;
+    Prepared x;
+    View residual;
+    float* out;
+    u32 out_stride;
+    // A value of `Epilogue`. For SWIGLU there are two parts of equal rows: gate and up.
+    u32 epilogue;
+    u32 part_count;
+    u32 reserved;
+    Part parts[MAX_PARTS];
+};
+
+enum KvFormat : u32 { KV_F32 = 0, KV_F16 = 1, KV_Q8 = 2, KV_Q4 = 3 };
+
+// kv_append, attention_split, attention_combine and attention_rows.
+struct AttentionParams {
+    Step step;
+    View q;
+    View k;
+    View v;
+    // Page 0 of this layer.
+    u8* pages;
+    // One partial result for each row, query head and split: maximum, sum, then `dim` values.
+    float* partials;
+    float* out;
+    u64 page_bytes;
+    u32 out_stride;
+    // A value of `KvFormat`.
+    u32 format;
+    float scale;
+    // Splits of SPLIT_PAGES pages that the plan's context has.
+    u32 splits;
+};
+
+struct ConvParams {
+    Step step;
+    View x;
+    const float* weight;
+    // Of this layer in slot 0.
+    float* windows;
+    // Of this layer in pending area 0: raw inputs, one row of `channels` each.
+    float* pending;
+    float* out;
+    // Floats between slots and between areas.
+    u64 slot_stride;
+    u64 pending_stride;
+    u32 kernel;
+    u32 out_stride;
+};
+
+struct DeltaGatesParams {
+    const u32* rows;
+    View a;
+    View b;
+    const float* decay_rate;
+    const float* dt_bias;
+    float* log_decay;
+    float* beta;
+};
+
+enum HeadMap : u32 { MAP_GROUPED = 0, MAP_TILED = 1 };
+
+struct DeltaParams {
+    Step step;
+    View q;
+    View k;
+    View v;
+    View log_decay;
+    View beta;
+    // Of this layer in slot 0: (heads, key_dim, value_dim).
+    float* states;
+    // Of this layer in pending area 0: rows of raw keys (key heads, key_dim), values (heads, value_dim), log decays, betas.
+    float* pending;
+    float* out;
+    u64 slot_stride;
+    u64 pending_stride;
+    // Floats of a pending row.
+    u32 pending_row;
+    u32 out_stride;
+    // A value of `HeadMap`.
+    u32 map;
+    float eps;
+};
+
+struct SampleParams {
+    Step step;
+    View logits;
+    // A word for each logit.
+    u32* scratch;
+    Sampled* sampled;
+};
+
+// The same numbers stand in `src/params.rs`.
+static_assert(sizeof(StepHeader) == 16 && sizeof(Segment) == 36 && sizeof(Tile) == 8, "params.rs");
+static_assert(sizeof(Draw) == 40 && sizeof(Adjust) == 16 && sizeof(Sampled) == 8 && sizeof(Step) == 96, "params.rs");
+static_assert(sizeof(View) == 24 && sizeof(Residual) == 8 && sizeof(Part) == 88 && sizeof(Prepared) == 56, "params.rs");
+static_assert(sizeof(EmbedParams) == 824 && sizeof(PointwiseParams) == 72 && sizeof(SelectRowsParams) == 136,
+              "params.rs");
+static_assert(sizeof(NormParams) == 80 && sizeof(RopePair) == 8 && sizeof(RopeParams) == 72, "params.rs");
+static_assert(sizeof(PrepareParams) == 104 && sizeof(LinearParams) == 816 && sizeof(AttentionParams) == 216,
+              "params.rs");
+static_assert(sizeof(ConvParams) == 176 && sizeof(DeltaGatesParams) == 88 && sizeof(DeltaParams) == 272, "params.rs");
+static_assert(sizeof(SampleParams) == 136, "params.rs");

@@ -1,0 +1,83 @@
+// The input of a product, once for all parts of its weight: norm, rounding to integers, sums of 32.
+#include "common.cuh"
+
+namespace {
+
+// `x` rounded to an integer within `limit`, ties to even. The clamp matters where 1 / scale rounds up.
+__device__ __forceinline__ i32 rounded(float x, float inverse, float limit) {
+    // A number that is none becomes 0; its group's scale says it.
+    const float v = rintf(x * inverse);
+    return v >= -limit ? i32(fminf(v, limit)) : (v < -limit ? i32(-limit) : 0);
+}
+
+// A group of 128 values, four neighbours a lane.
+__device__ __forceinline__ void round_group(const PrepareParams& p, u64 row, u32 group, u32 lane, const float (&x)[4]) {
+    const bool nine = p.wanted & PREPARE_INT9;
+    const float limit = nine ? 255.0f : 127.0f;
+    float amax = 0.0f;
+    bool finite = true;
+    for (u32 j = 0; j < 4; ++j) {
+        amax = fmaxf(amax, fabsf(x[j]));
+        finite = finite && is_finite(x[j]);
+    }
+    amax = warp_max(amax);
+    const float scale = __all_sync(ALL_LANES, finite) ? amax / limit : not_a_number();
+    const float inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
+    u32 word = 0, low = 0;
+    i32 sum = 0;
+    for (u32 j = 0; j < 4; ++j) {
+        const i32 v = rounded(x[j], inverse, limit);
+        sum += v;
+        word |= u32(u8(nine ? v >> 1 : v)) << 8 * j;
+        // Eight lanes hold 32 values, value e = 4 lane + j: their lowest bits are one byte of this ballot.
+        const u32 odd = __ballot_sync(ALL_LANES, v & 1);
+        low |= (odd >> (lane & 24) & 0xff) << 8 * j;
+    }
+    for (u32 offset = 1; offset < 8; offset *= 2) sum += __shfl_xor_sync(ALL_LANES, sum, offset);
+    const u64 padded = p.out.padded;
+    reinterpret_cast<u32*>(p.out.codes + row * padded + group * GROUP)[lane] = word;
+    if (lane % 8 == 0) {
+        const u64 piece = row * (padded / 32) + group * 4 + lane / 8;
+        p.out.sums[piece] = sum;
+        if (nine) p.out.low[piece] = low;
+    }
+    if (lane == 0) p.out.scales[row * (padded / GROUP) + group] = scale;
+}
+
+__device__ __forceinline__ void keep_floats(const PrepareParams& p, u64 row, u32 group, u32 lane, const float (&x)[4]) {
+    const u64 padded = p.out.padded;
+    reinterpret_cast<float4*>(p.out.floats + row * padded + group * GROUP)[lane] = make_float4(x[0], x[1], x[2], x[3]);
+    float sum = (x[0] + x[1]) + (x[2] + x[3]);
+    for (u32 offset = 1; offset < 8; offset *= 2) sum += __shfl_xor_sync(ALL_LANES, sum, offset);
+    if (lane % 8 == 0) p.out.float_sums[row * (padded / 32) + group * 4 + lane / 8] = sum;
+}
+
+}  // namespace
+
+extern "C" __global__ void __launch_bounds__(512) prepare(const __grid_constant__ PrepareParams p) {
+    __shared__ float partial[WARP];
+    const u32 r = blockIdx.x;
+    if (r >= *p.rows) return;
+    const float* x = p.x.data + u64(r) * p.x.row_stride;
+    float inverse = 1.0f;
+    if (p.gain != nullptr) {
+        float scale = 1.0f;
+        float sum = block_sum(squares(x, p.out.cols, threadIdx.x, blockDim.x, scale), partial);
+        if (sum == infinity()) {
+            scale = DOWN;
+            sum = block_sum(squares(x, p.out.cols, threadIdx.x, blockDim.x, scale), partial);
+        }
+        inverse = inverse_root(sum, float(p.out.cols), p.eps, scale);
+    }
+    const u32 lane = threadIdx.x % WARP;
+    for (u32 group = threadIdx.x / WARP; group < p.out.padded / GROUP; group += blockDim.x / WARP) {
+        float v[4];
+        for (u32 j = 0; j < 4; ++j) {
+            const u32 c = group * GROUP + 4 * lane + j;
+            v[j] = c < p.out.cols ? x[c] : 0.0f;
+            if (p.gain != nullptr && c < p.out.cols) v[j] = v[j] * inverse * p.gain[c];
+        }
+        if (p.wanted & PREPARE_FLOATS) keep_floats(p, r, group, lane, v);
+        if (p.wanted & (PREPARE_INT8 | PREPARE_INT9)) round_group(p, r, group, lane, v);
+    }
+}

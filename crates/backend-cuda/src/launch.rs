@@ -1,0 +1,339 @@
+//! Which kernel an op becomes, and how many blocks of how many threads it gets: pure functions of shapes.
+//!
+//! Grids are those of a plan's largest step; blocks beyond the step's own rows read its header and return.
+
+use crate::params::{Address, BLOCK_ROWS, Codes, GROUP, MAX_PARTS, Prepared, TILE_ROWS, kv_format, wanted};
+use onebit_ops::{Activations, KvFormat, OpError, PAGE_ROWS};
+use std::ops::Range;
+
+/// One kernel launch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Launch {
+    pub kernel: String,
+    pub grid: [u32; 3],
+    /// Threads of a block, in one dimension.
+    pub threads: u32,
+    /// Bytes of dynamic shared memory.
+    pub shared: u32,
+}
+
+/// Threads of blocks that have no reason for another number.
+const THREADS: usize = 256;
+
+fn launch(kernel: impl Into<String>, grid: [usize; 3], threads: usize) -> Launch {
+    Launch { kernel: kernel.into(), grid: grid.map(|n| n.max(1) as u32), threads: threads as u32, shared: 0 }
+}
+
+/// `embed` for up to `rows` rows.
+pub(crate) fn embed(rows: usize) -> Launch {
+    launch("embed", [rows, 1, 1], THREADS)
+}
+
+/// `add`, `swiglu`, `sigmoid_mul`, `pack` or `select_rows`: a value a thread.
+pub(crate) fn pointwise(kernel: &str, rows: usize, cols: usize) -> Launch {
+    launch(kernel, [cols.div_ceil(THREADS), rows, 1], THREADS)
+}
+
+/// Blocks of at most this many values are normed by one warp.
+const WARP_NORM: usize = 512;
+
+/// `rms_norm` or `gated_norm` of `heads` blocks of `dim` values a row.
+pub(crate) fn norm(kernel: &str, rows: usize, heads: usize, dim: usize) -> Launch {
+    if dim <= WARP_NORM {
+        launch(format!("{kernel}_heads"), [heads.div_ceil(THREADS / 32), rows, 1], THREADS)
+    } else {
+        launch(format!("{kernel}_row"), [heads, rows, 1], THREADS)
+    }
+}
+
+/// `rope`: one block a row.
+pub(crate) fn rope(rows: usize) -> Launch {
+    launch("rope", [rows, 1, 1], THREADS)
+}
+
+/// `delta_gates`.
+pub(crate) fn delta_gates(rows: usize, heads: usize) -> Launch {
+    launch("delta_gates", [heads.div_ceil(64), rows, 1], 64)
+}
+
+// ---- products ------------------------------------------------------------------------------------------------------
+
+/// Most activation rows of one pass over a weight, without matrix units.
+const MOST_ROWS: usize = 8;
+
+/// With matrix units: activation rows, and blocks of the weight, of one thread block.
+const WIDE_ROWS: usize = 32;
+const WIDE_BLOCKS: usize = 8;
+
+/// Bits of [`wanted`] for a weight with these parts: dense ones meet floats whatever the activations.
+pub(crate) fn prepared_kinds(formats: impl IntoIterator<Item = Codes>, activations: Activations) -> u32 {
+    let of = |codes: Codes| match activations {
+        Activations::I8G128 if codes.is_packed() => wanted::INT8,
+        Activations::I9G128 if codes.is_packed() => wanted::INT9,
+        _ => wanted::FLOATS,
+    };
+    formats.into_iter().fold(0, |all, codes| all | of(codes))
+}
+
+/// Where the prepared activations of up to `rows` rows of `cols` values lie from `base` on (256-byte aligned), and the
+/// bytes that they take: whole tiles of [`MOST_ROWS`], since products read to the end of one. With base 0 it tells the
+/// bytes alone.
+pub(crate) fn prepared(base: Address, rows: usize, cols: usize, kinds: u32) -> (Prepared, usize) {
+    let (rows, padded) = (rows.next_multiple_of(MOST_ROWS), cols.next_multiple_of(GROUP));
+    let mut end = 0usize;
+    let mut take = |wanted_by: u32, bytes: usize| {
+        if kinds & wanted_by == 0 {
+            return 0;
+        }
+        let at = base + end as Address;
+        end += (rows * bytes).next_multiple_of(256);
+        at
+    };
+    let integers = wanted::INT8 | wanted::INT9;
+    let out = Prepared {
+        floats: take(wanted::FLOATS, padded * 4),
+        float_sums: take(wanted::FLOATS, padded / 32 * 4),
+        codes: take(integers, padded),
+        low: take(wanted::INT9, padded / 32 * 4),
+        scales: take(integers, padded / GROUP * 4),
+        sums: take(integers, padded / 32 * 4),
+        cols: cols as u32,
+        padded: padded as u32,
+    };
+    (out, end)
+}
+
+/// `prepare`: norm, rounding and sums of a product's input.
+pub(crate) fn prepare(rows: usize) -> Launch {
+    launch("prepare", [rows, 1, 1], 512)
+}
+
+/// Launches of one product, each for some consecutive parts of the weight, in order. `parts` are format and rows.
+///
+/// With `swiglu` there must be two parts of one format and of equal rows ([`fuses_swiglu`]).
+pub(crate) fn linear(
+    rows: usize,
+    parts: &[(Codes, usize)],
+    activations: Activations,
+    swiglu: bool,
+) -> Vec<(Range<usize>, Launch)> {
+    let mut launches = Vec::new();
+    let mut start = 0;
+    while start < parts.len() {
+        let codes = parts[start].0;
+        let same = parts[start..].iter().take(MAX_PARTS).take_while(|p| p.0 == codes).count();
+        let range = start..start + same;
+        let blocks = |parts: &[(Codes, usize)]| parts.iter().map(|p| p.1.div_ceil(BLOCK_ROWS)).sum::<usize>();
+        let blocks = if swiglu { blocks(&parts[start..=start]) } else { blocks(&parts[range.clone()]) };
+        let inputs = match activations {
+            Activations::I8G128 if codes.is_packed() => "_i8",
+            Activations::I9G128 if codes.is_packed() => "_i9",
+            _ if codes.is_packed() => "_f32",
+            _ => "",
+        };
+        let kernel = format!("linear_{}{inputs}", codes.name());
+        // Codes of 8 bits do not leave the matrix units the bit that nine-bit inputs need.
+        let for_matrix_units = codes.is_packed() && codes != Codes::Bits8 && activations != Activations::F32;
+        launches.push((
+            range,
+            if for_matrix_units && rows > MOST_ROWS {
+                let grid = [blocks.div_ceil(WIDE_BLOCKS), rows.div_ceil(WIDE_ROWS), 1];
+                launch(format!("{kernel}_wide"), grid, THREADS)
+            } else {
+                let tile = rows.next_power_of_two().min(MOST_ROWS);
+                launch(format!("{kernel}_m{tile}"), [blocks, rows.div_ceil(tile), 1], THREADS)
+            },
+        ));
+        start += same;
+    }
+    launches
+}
+
+/// Whether a weight of these parts can be gate and up of one fused launch.
+pub(crate) fn fuses_swiglu(parts: &[(Codes, usize)]) -> bool {
+    parts.len() == 2 && parts[0] == parts[1]
+}
+
+impl Codes {
+    /// Whether scales, and integers for inputs, exist.
+    pub(crate) fn is_packed(self) -> bool {
+        !matches!(self, Codes::DenseF16 | Codes::DenseBf16 | Codes::DenseF32)
+    }
+
+    /// As in the names of kernels.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Codes::Bits1 => "bits1",
+            Codes::Bits2 => "bits2",
+            Codes::Bits4 => "bits4",
+            Codes::Bits8 => "bits8",
+            Codes::DenseF16 => "f16",
+            Codes::DenseBf16 => "bf16",
+            Codes::DenseF32 => "f32",
+        }
+    }
+
+    /// Weights in a 16-byte unit.
+    pub(crate) fn per_unit(self) -> usize {
+        match self {
+            Codes::Bits1 => 128,
+            Codes::Bits2 => 64,
+            Codes::Bits4 => 32,
+            Codes::Bits8 => 16,
+            Codes::DenseF16 | Codes::DenseBf16 => 8,
+            Codes::DenseF32 => 4,
+        }
+    }
+
+    /// Units of a row of `cols` weights: packed rows are padded to whole records of [`GROUP`] columns.
+    pub(crate) fn units(self, cols: usize) -> usize {
+        let cols = if self.is_packed() { cols.next_multiple_of(GROUP) } else { cols };
+        cols.div_ceil(self.per_unit())
+    }
+}
+
+// ---- attention -----------------------------------------------------------------------------------------------------
+
+/// Pages whose partial result is one: a split of the context.
+pub(crate) const SPLIT_PAGES: usize = 4;
+
+/// Warps of `attention_rows`, each with a row of its own.
+const ROWS_A_BLOCK: usize = 4;
+
+/// Warps that `attention_rows` should have at least to fill a device.
+const FULL_DEVICE: usize = 2048;
+
+/// Shape of an attention op in a plan.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct AttentionShape {
+    pub rows: usize,
+    /// Most tokens of a sequence.
+    pub context: usize,
+    pub heads: usize,
+    pub kv_heads: usize,
+    pub dim: usize,
+    pub format: KvFormat,
+}
+
+/// Launches of an attention op, in order: appending to the pages, then one or two.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct AttentionLaunches {
+    pub launches: Vec<Launch>,
+    /// Bytes behind `AttentionParams::partials`; may be 0.
+    pub partials_bytes: usize,
+    /// `AttentionParams::splits`.
+    pub splits: u32,
+}
+
+/// What an attention op becomes.
+///
+/// # Errors
+/// A head dimension that is no multiple of 8 or larger than 256.
+pub(crate) fn attention(shape: AttentionShape) -> Result<AttentionLaunches, OpError> {
+    let AttentionShape { rows, context, heads, kv_heads, dim, format } = shape;
+    if !dim.is_multiple_of(8) || dim == 0 || dim > 256 {
+        return Err(OpError::Shape {
+            op: "attention",
+            what: "dimension of a head on cuda".to_owned(),
+            wanted: "a multiple of 8 up to 256".to_owned(),
+            got: dim.to_string(),
+        });
+    }
+    let name = format_name(format);
+    let append = launch(format!("kv_append_{name}"), [rows, kv_heads.div_ceil(4), 2], 128);
+    // Values of one lane, and query heads that share a reading of the keys.
+    let lane = (dim.div_ceil(32)).next_power_of_two().max(2);
+    let group = heads / kv_heads;
+    let together = group.next_power_of_two().min(4);
+    let passes = kv_heads * group.div_ceil(together);
+    let suffix = format!("{name}_d{}_h{together}", lane * 32);
+    let splits = context.div_ceil(SPLIT_PAGES * PAGE_ROWS).max(1);
+    let mut launches = vec![append];
+    let mut partials_bytes = 0;
+    if splits == 1 || rows * passes < FULL_DEVICE {
+        launches.push(launch(format!("attention_split_{suffix}"), [rows, passes, splits], 32 * SPLIT_PAGES));
+        if splits > 1 {
+            launches.push(launch("attention_combine", [rows, heads, 1], 64));
+            partials_bytes = rows * heads * splits * (dim + 2) * 4;
+        }
+    } else {
+        let grid = [rows.div_ceil(ROWS_A_BLOCK), passes, 1];
+        launches.push(launch(format!("attention_rows_{suffix}"), grid, 32 * ROWS_A_BLOCK));
+    }
+    Ok(AttentionLaunches { launches, partials_bytes, splits: splits as u32 })
+}
+
+fn format_name(format: KvFormat) -> &'static str {
+    match format {
+        KvFormat::F32 => "f32",
+        KvFormat::F16 => "f16",
+        KvFormat::Q8 => "q8",
+        KvFormat::Q4 => "q4",
+    }
+}
+
+/// [`crate::params::AttentionParams::format`] of a format.
+pub(crate) fn kv_format(format: KvFormat) -> u32 {
+    match format {
+        KvFormat::F32 => kv_format::F32,
+        KvFormat::F16 => kv_format::F16,
+        KvFormat::Q8 => kv_format::Q8,
+        KvFormat::Q4 => kv_format::Q4,
+    }
+}
+
+/// Bytes of one page in one layer, keys and values of all heads.
+pub(crate) fn page_bytes(format: KvFormat, kv_heads: usize, dim: usize) -> usize {
+    2 * kv_heads * PAGE_ROWS * format.head_bytes(dim)
+}
+
+// ---- recurrent state -----------------------------------------------------------------------------------------------
+
+/// `conv_silu`: tiles are shared among the blocks of the second dimension.
+///
+/// # Errors
+/// A kernel that reaches back further than a tile.
+pub(crate) fn conv_silu(rows: usize, channels: usize, kernel: usize) -> Result<Launch, OpError> {
+    if kernel > TILE_ROWS {
+        return Err(OpError::Shape {
+            op: "conv_silu",
+            what: "kernel size on cuda".to_owned(),
+            wanted: format!("up to {TILE_ROWS}"),
+            got: kernel.to_string(),
+        });
+    }
+    Ok(launch("conv_silu", [channels.div_ceil(128), rows.min(rows.div_ceil(TILE_ROWS) + 15), 1], 128))
+}
+
+/// `gated_delta`: some columns of one head a block; segments are shared among the blocks of the third dimension.
+///
+/// # Errors
+/// A key dimension above 256.
+pub(crate) fn gated_delta(rows: usize, heads: usize, key_dim: usize, value_dim: usize) -> Result<Launch, OpError> {
+    const THREADS: usize = 128;
+    // A thread keeps 32 values of a column.
+    let lanes = key_dim.div_ceil(32).next_power_of_two();
+    if lanes > 8 {
+        return Err(OpError::Shape {
+            op: "gated_delta",
+            what: "key dimension on cuda".to_owned(),
+            wanted: "up to 256".to_owned(),
+            got: key_dim.to_string(),
+        });
+    }
+    let columns = THREADS / lanes;
+    Ok(launch(format!("gated_delta_k{}", lanes * 32), [value_dim.div_ceil(columns), heads, rows.min(16)], THREADS))
+}
+
+/// Floats of one row of the delta rule's pending area: keys, values, log decay and beta of every value head (key heads
+/// are at most as many).
+pub(crate) fn pending_row(heads: usize, key_dim: usize, value_dim: usize) -> usize {
+    heads * (key_dim + value_dim + 2)
+}
+
+// ---- the choice of a token -----------------------------------------------------------------------------------------
+
+/// `sample` for up to `logits` rows; `SampleParams::scratch` holds `logits * vocab` words.
+pub(crate) fn sample(logits: usize) -> Launch {
+    launch("sample", [logits, 1, 1], 1024)
+}

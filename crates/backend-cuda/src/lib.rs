@@ -1,0 +1,41 @@
+//! The CUDA backend: kernels in real `.cu` files, one captured graph a plan, and nothing of CUDA needed to build.
+//!
+//! | module | idea |
+//! |---|---|
+//! | `driver`, [`Arch`] | the driver, loaded at run time; the device, and which code it gets |
+//! | `sources`, `compile`, `image`, `module` | from `kernels/` to loaded machine code |
+//! | `memory` | device memory, and host memory that the device copies by itself |
+//! | `layout`, `repack`, `weight` | how a weight lies on the device, and how it gets there from a file's format |
+//! | `cache`, `ledger` | pages, state slots and guesses, and what the host knows of them |
+//! | `params`, `launch` | what kernels are handed, and on which grid each op runs |
+//! | `ops` | the operations of `onebit_ops` as launches |
+//! | `inputs`, `outputs`, `plan`, `backend` | a step: its inputs, its results, its graph; the contract |
+//!
+//! `kernels/README.md` draws all memory. A row's result does not depend on the rows computed beside it: integer sums are
+//! exact, groups are added in ascending order, and every plan runs the same kernels' loops over a row.
+
+mod arch;
+mod backend;
+mod bandwidth;
+mod cache;
+mod compile;
+mod driver;
+mod image;
+mod inputs;
+mod launch;
+mod layout;
+mod ledger;
+mod memory;
+mod module;
+mod ops;
+mod outputs;
+mod params;
+mod plan;
+mod repack;
+mod sources;
+mod weight;
+
+pub use arch::Arch;
+pub use backend::{CudaBackend, CudaOptions, driver_is_installed};
+pub use compile::compile_kernels;
+pub use image::{archive_is_current, build_archive, sources_fingerprint};

@@ -1,0 +1,67 @@
+//! Kernels on the device, found by their names.
+
+use crate::driver::{Device, During, fault};
+use crate::image::machine_code;
+use cudarc::driver::sys::CUfunction_attribute;
+use cudarc::driver::{CudaFunction, CudaModule};
+use cudarc::nvrtc::Ptx;
+use onebit_ops::OpError;
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Shared memory that a block has without asking.
+const SHARED_WITHOUT_ASKING: u32 = 48 << 10;
+
+/// All kernels of one code path.
+pub(crate) struct Kernels {
+    device: Arc<Device>,
+    modules: Vec<Arc<CudaModule>>,
+    found: Mutex<HashMap<String, CudaFunction>>,
+}
+
+impl Kernels {
+    /// Loads every module; `folder` keeps machine code between runs.
+    ///
+    /// # Errors
+    /// Code that the driver does not accept.
+    pub(crate) fn load(device: &Arc<Device>, folder: Option<&Path>) -> Result<Kernels, OpError> {
+        let load = |code| device.context.load_module(Ptx::from_binary(code)).during("loading the kernels");
+        let modules = machine_code(device, folder)?.into_iter().map(load).collect::<Result<_, _>>()?;
+        Ok(Kernels { device: device.clone(), modules, found: Mutex::default() })
+    }
+
+    /// The kernel of this name, ready for `shared` bytes of shared memory a block.
+    ///
+    /// # Errors
+    /// A name that no module has, and more shared memory than the device gives.
+    pub(crate) fn get(&self, name: &str, shared: u32) -> Result<CudaFunction, OpError> {
+        let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        let kernel = match found.get(name) {
+            Some(kernel) => kernel.clone(),
+            None => {
+                self.device.bind()?;
+                let kernel = self.modules.iter().find_map(|module| module.load_function(name).ok());
+                let kernel = kernel.ok_or_else(|| fault(format!("no module has a kernel `{name}`")))?;
+                // Functions may be loaded at their first use only; a question makes it now.
+                kernel.num_regs().during("loading a kernel")?;
+                found.insert(name.to_owned(), kernel.clone());
+                kernel
+            }
+        };
+        if shared > self.device.shared_bytes {
+            return Err(fault(format!(
+                "kernel `{name}` wants {shared} bytes of shared memory a block, and the device gives {}",
+                self.device.shared_bytes
+            )));
+        }
+        if shared > SHARED_WITHOUT_ASKING {
+            let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+            // The largest wish of any launch stays: a graph keeps the function, not its attributes of the time.
+            let most =
+                self.device.shared_bytes as i32 - kernel.shared_size_bytes().during("asking a kernel for its size")?;
+            kernel.set_attribute(attribute, most).during("asking for shared memory")?;
+        }
+        Ok(kernel)
+    }
+}

@@ -1,0 +1,173 @@
+//! Ops of a program as launches of kernels: pure functions of shapes and addresses.
+
+mod attention;
+mod check;
+mod linear;
+mod recurrent;
+mod simple;
+
+pub(crate) use check::check;
+
+use crate::cache::Memory;
+use crate::driver::Device;
+use crate::launch::Launch;
+use crate::memory::Buffer;
+use crate::params::{self, Address};
+use onebit_ops::{Bucket, Op, OpError, Placement, Program, RopeTable, Rows, Tensor, TensorInfo, Vector, View};
+use std::ffi::c_void;
+use std::sync::Arc;
+
+/// What a kernel is handed, by value.
+pub(crate) trait Params: Send + Sync {
+    /// Where the structure lies, for the driver to copy.
+    fn pointer(&self) -> *mut c_void;
+}
+
+impl<T: Copy + Send + Sync> Params for T {
+    fn pointer(&self) -> *mut c_void {
+        std::ptr::from_ref(self).cast_mut().cast()
+    }
+}
+
+/// One launch with what it is handed.
+pub(crate) struct Call {
+    pub launch: Launch,
+    pub params: Box<dyn Params>,
+}
+
+impl Call {
+    fn new(launch: Launch, params: impl Params + 'static) -> Call {
+        Call { launch, params: Box::new(params) }
+    }
+}
+
+/// Everything that launches point to.
+pub(crate) struct Frame<'a> {
+    pub device: &'a Arc<Device>,
+    pub bucket: Bucket,
+    pub tensors: &'a [TensorInfo],
+    pub placements: &'a [Placement],
+    /// First byte of the temporaries.
+    pub arena: Address,
+    /// First byte of memory that one op uses for itself.
+    pub scratch: Address,
+    /// The step's arrays.
+    pub step: params::Step,
+    pub memory: &'a Memory,
+    /// First byte of the pending areas; 0 before anybody has speculated.
+    pub areas: Address,
+    /// Rotary tables on the device.
+    pub tables: &'a [(Arc<RopeTable>, Buffer)],
+}
+
+impl Frame<'_> {
+    fn info(&self, tensor: Tensor) -> TensorInfo {
+        self.tensors[tensor.0 as usize]
+    }
+
+    /// A view as kernels take it.
+    fn view(&self, view: View) -> params::View {
+        params::View {
+            data: self.place(view.tensor) + (view.offset * size_of::<f32>()) as Address,
+            row_stride: self.info(view.tensor).cols as u32,
+            heads: view.heads as u32,
+            dim: view.dim as u32,
+            head_stride: view.stride as u32,
+        }
+    }
+
+    /// First byte of a temporary.
+    fn place(&self, tensor: Tensor) -> Address {
+        self.arena + (self.placements[tensor.0 as usize].offset * size_of::<f32>()) as Address
+    }
+
+    /// Columns of a temporary.
+    fn cols(&self, tensor: Tensor) -> u32 {
+        self.info(tensor).cols as u32
+    }
+
+    /// Most rows of a temporary, and where the step says how many there are.
+    fn rows(&self, tensor: Tensor) -> (usize, Address) {
+        let header = |field: usize| self.step.header + field as Address;
+        match self.info(tensor).rows {
+            Rows::Step => (self.bucket.rows, header(std::mem::offset_of!(params::StepHeader, rows))),
+            Rows::Logits => (self.bucket.logits, header(std::mem::offset_of!(params::StepHeader, logits))),
+        }
+    }
+
+    /// A small vector's address.
+    fn vector(&self, vector: &Vector) -> Result<Address, OpError> {
+        let buffer: Option<&Buffer> = vector.payload();
+        let buffer = buffer.filter(|b| b.is_on(self.device)).ok_or(OpError::ForeignHandle("a vector"))?;
+        Ok(buffer.address())
+    }
+
+    /// A rotary table's address.
+    fn table(&self, table: &Arc<RopeTable>) -> Result<Address, OpError> {
+        let found = self.tables.iter().find(|(known, _)| Arc::ptr_eq(known, table) || known == table);
+        found.map(|(_, buffer)| buffer.address()).ok_or(OpError::ForeignHandle("a rotary table"))
+    }
+}
+
+/// Bytes of memory that an op uses for itself.
+///
+/// # Errors
+/// Shapes that no kernel runs.
+pub(crate) fn scratch(op: &Op, program: &Program, memory: &Memory, device: &Arc<Device>) -> Result<usize, OpError> {
+    match op {
+        Op::Linear { x, weight, activations, epilogue, .. } => {
+            linear::scratch(program.max_rows(x.tensor), weight, *activations, *epilogue, device)
+        }
+        Op::Attention { q, k, .. } => attention::scratch(program.bucket, *q, *k, memory),
+        Op::Sample { logits } => Ok(simple::sample_scratch(program.bucket.logits, *logits)),
+        _ => Ok(0),
+    }
+}
+
+/// The launches of one op, in order. Outputs have none: the host copies them.
+///
+/// # Errors
+/// Foreign handles and shapes that no kernel runs.
+pub(crate) fn calls(op: &Op, frame: &Frame<'_>) -> Result<Vec<Call>, OpError> {
+    match op {
+        Op::Embed { table, out } => simple::embed(frame, table, *out),
+        Op::RmsNorm { x, norm, out } => simple::norm(frame, "rms_norm", *x, None, norm, *out),
+        Op::GatedNorm { x, z, norm, out } => simple::norm(frame, "gated_norm", *x, Some(*z), norm, *out),
+        Op::Linear { x, norm, weight, activations, epilogue, out } => {
+            let op = linear::Linear {
+                x: *x,
+                norm: norm.as_ref(),
+                weight,
+                activations: *activations,
+                epilogue: *epilogue,
+                out: *out,
+            };
+            linear::calls(frame, &op)
+        }
+        Op::Add { a, b, out } => Ok(simple::zip(frame, "add", *a, *b, *out)),
+        Op::SwiGlu { gate, up, out } => Ok(simple::zip(frame, "swiglu", *gate, *up, *out)),
+        Op::SigmoidMul { x, gate, out } => Ok(simple::zip(frame, "sigmoid_mul", *x, *gate, *out)),
+        Op::Rope { x, table, out } => simple::rope(frame, *x, table, *out),
+        Op::SelectRows { x, out } => Ok(simple::select_rows(frame, *x, *out)),
+        Op::DeltaGates { a, b, decay_rate, dt_bias, log_decay, beta } => {
+            simple::delta_gates(frame, [*a, *b], [decay_rate, dt_bias], [*log_decay, *beta])
+        }
+        Op::Attention { q, k, v, layer, scale, out } => attention::calls(frame, [*q, *k, *v], *layer, *scale, *out),
+        Op::ConvSilu { x, weight, kernel, layer, out } => {
+            recurrent::conv_silu(frame, *x, weight, *kernel, *layer, *out)
+        }
+        Op::GatedDelta { q, k, v, log_decay, beta, map, eps, layer, out } => {
+            let op = recurrent::Delta {
+                qkv: [*q, *k, *v],
+                gates: [*log_decay, *beta],
+                map: *map,
+                eps: *eps,
+                layer: *layer,
+                out: *out,
+            };
+            recurrent::gated_delta(frame, &op)
+        }
+        Op::Sample { logits } => Ok(simple::sample(frame, *logits)),
+        Op::Output { .. } => Ok(Vec::new()),
+    }
+}

@@ -1,0 +1,354 @@
+//! A compiled program: its memory, its launches, and the graph that they were captured in.
+//!
+//! A step is one copy of its inputs, one graph, and one copy for each output, all in the order of the backend's stream.
+//! Launches are for the plan's largest step; the kernels find in the inputs how much of it is wanted.
+
+use crate::cache::{Held, Memory};
+use crate::driver::{Device, During, fault};
+use crate::inputs::{Capacity, Layout};
+use crate::memory::{Buffer, Pinned};
+use crate::module::Kernels;
+use crate::ops::{self, Call, Frame};
+use crate::outputs::Results;
+use crate::params::Address;
+use cudarc::driver::sys::{CUevent_flags, CUgraphInstantiate_flags, CUstreamCaptureMode};
+use cudarc::driver::{CudaEvent, CudaGraph, CudaStream, result};
+use onebit_ops::{Cache, Op, OpError, Placement, Program, RopeTable, StepInputs, StepOutput};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The payload of a plan.
+pub(crate) struct CudaPlan {
+    device: Arc<Device>,
+    kernels: Arc<Kernels>,
+    /// In the order in which it runs: outputs come last, so that their temporaries stay until the host has copied them.
+    program: Program,
+    /// Place of each op in the lowered program.
+    order: Vec<usize>,
+    pub cache: Cache,
+    pub vocab: usize,
+    profile: bool,
+    placements: Vec<Placement>,
+    arena: Buffer,
+    scratch: Buffer,
+    tables: Vec<(Arc<RopeTable>, Buffer)>,
+    work: Mutex<Work>,
+    /// Host memory of steps that have ended.
+    spare: Mutex<Vec<Pinned>>,
+}
+
+/// What is made anew when the step's arrays or the pending areas move.
+struct Work {
+    layout: Layout,
+    inputs: Buffer,
+    /// The pending areas that the launches point to.
+    areas: Address,
+    launched: Launched,
+}
+
+enum Launched {
+    /// All launches as one.
+    Graph(Graph),
+    /// One by one, with the time of each op.
+    Profiled(Vec<Vec<Call>>),
+}
+
+/// A captured graph.
+struct Graph(CudaGraph);
+
+// SAFETY: a graph may be used by any thread, by one at a time; the lock around it sees to that.
+unsafe impl Send for Graph {}
+
+impl Graph {
+    fn launch(&self, device: &Device) -> Result<(), OpError> {
+        // SAFETY: both handles live, and the lock around the graph keeps other threads away.
+        unsafe { result::graph::launch(self.0.cu_graph_exec(), device.stream.cu_stream()) }.during("launching a graph")
+    }
+}
+
+/// A step on its way.
+pub(crate) struct UnderWay {
+    plan: Arc<CudaPlan>,
+    done: CudaEvent,
+    inputs: Pinned,
+    host: Pinned,
+    results: Results,
+    /// Before each op, and after the last.
+    times: Vec<CudaEvent>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // A panic while the lock was held leaves whole values behind.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl CudaPlan {
+    /// Prepares a lowered program for a cache.
+    ///
+    /// # Errors
+    /// Foreign handles, shapes that the cache or the kernels do not have, too little memory.
+    pub(crate) fn new(
+        device: &Arc<Device>,
+        kernels: &Arc<Kernels>,
+        program: Program,
+        cache: Cache,
+        profile: bool,
+    ) -> Result<CudaPlan, OpError> {
+        let memory = memory(&cache, device)?;
+        let mut vocab = usize::MAX;
+        let mut tables: Vec<(Arc<RopeTable>, Buffer)> = Vec::new();
+        for op in &program.ops {
+            ops::check(op, program.bucket, memory.spec())?;
+            match op {
+                Op::Embed { table, .. } => vocab = vocab.min(table.rows()),
+                Op::Rope { table, .. } if !tables.iter().any(|(known, _)| known == table) => {
+                    tables.push((table.clone(), upload_table(device, table)?));
+                }
+                _ => {}
+            }
+        }
+        let (program, order) = outputs_last(program);
+        let (placements, floats) = program.place();
+        let scratch = program.ops.iter().map(|op| ops::scratch(op, &program, memory, device));
+        let scratch = scratch.collect::<Result<Vec<_>, _>>()?.into_iter().max().unwrap_or(0);
+        let arena = floats * size_of::<f32>();
+        let layout = Layout::new(program.bucket, Capacity::first(program.bucket));
+        device.require((arena + scratch + layout.bytes()) as u64, "a plan")?;
+        let inputs = Buffer::zeroed(device, layout.bytes(), "the inputs of a plan")?;
+        let mut plan = CudaPlan {
+            device: device.clone(),
+            kernels: kernels.clone(),
+            order,
+            cache: cache.clone(),
+            vocab,
+            profile,
+            placements,
+            arena: Buffer::zeroed(device, arena, "the temporaries of a plan")?,
+            scratch: Buffer::zeroed(device, scratch, "the scratch memory of a plan")?,
+            tables,
+            work: Mutex::new(Work { layout, inputs, areas: 0, launched: Launched::Profiled(Vec::new()) }),
+            spare: Mutex::default(),
+            program,
+        };
+        let areas = memory.hold().areas();
+        let work = plan.work.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let (layout, address) = (work.layout, work.inputs.address());
+        let launched = plan.launches(memory, layout, address, areas)?;
+        let work = plan.work.get_mut().unwrap_or_else(PoisonError::into_inner);
+        (work.launched, work.areas) = (launched, areas);
+        Ok(plan)
+    }
+
+    /// The program as it runs.
+    pub(crate) fn program(&self) -> &Program {
+        &self.program
+    }
+
+    /// All launches, for arrays and areas at these places.
+    fn launches(&self, memory: &Memory, layout: Layout, inputs: Address, areas: Address) -> Result<Launched, OpError> {
+        let frame = Frame {
+            device: &self.device,
+            bucket: self.program.bucket,
+            tensors: &self.program.tensors,
+            placements: &self.placements,
+            arena: self.arena.address(),
+            scratch: self.scratch.address(),
+            step: layout.step(inputs),
+            memory,
+            areas,
+            tables: &self.tables,
+        };
+        let calls = self.program.ops.iter().map(|op| ops::calls(op, &frame)).collect::<Result<Vec<_>, _>>()?;
+        // Every kernel is found and loaded before a capture begins: loading may wait for the device.
+        for call in calls.iter().flatten() {
+            self.kernels.get(&call.launch.kernel, call.launch.shared)?;
+        }
+        if self.profile {
+            return Ok(Launched::Profiled(calls));
+        }
+        let stream = self.device.capture.lock().unwrap_or_else(PoisonError::into_inner);
+        stream
+            .begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
+            .during("beginning to capture a graph")?;
+        let launched = calls.iter().flatten().try_for_each(|call| self.launch(call, &stream));
+        // The capture must end whatever happened in it.
+        let graph = stream.end_capture(CUgraphInstantiate_flags(0));
+        launched?;
+        let graph = graph.during("making a graph")?;
+        let graph = graph.ok_or_else(|| fault("the driver captured no graph"))?;
+        Ok(Launched::Graph(Graph(graph)))
+    }
+
+    fn launch(&self, call: &Call, stream: &CudaStream) -> Result<(), OpError> {
+        let crate::launch::Launch { kernel, grid, threads, shared } = &call.launch;
+        let function = self.kernels.get(kernel, *shared)?;
+        let mut params = [call.params.pointer()];
+        // SAFETY: the kernel takes exactly one structure, of the type that its op's module made for it; the addresses in it
+        // were taken from buffers that the plan, its weights and its cache own.
+        unsafe {
+            result::launch_kernel(
+                function.cu_function(),
+                (*grid).into(),
+                (*threads, 1, 1),
+                *shared,
+                stream.cu_stream(),
+                &mut params,
+            )
+        }
+        .during(&format!("launching {kernel} on {grid:?} blocks"))
+    }
+
+    /// Starts a step whose inputs have been checked. The caller holds the cache, so that steps are submitted in the order in
+    /// which they change it.
+    pub(crate) fn submit(self: &Arc<Self>, held: &mut Held, inputs: &StepInputs) -> Result<UnderWay, OpError> {
+        let memory = memory(&self.cache, &self.device)?;
+        held.ledger.check(&self.program, inputs)?;
+        let needed = held.ledger.areas_needed(&self.program, inputs);
+        memory.grow_areas(held, needed)?;
+        self.device.bind()?;
+        let mut work = lock(&self.work);
+        self.make_room(&mut work, memory, held.areas(), inputs)?;
+        let areas = held.ledger.submit(&self.program, inputs);
+        let mut stage = self.pinned(work.layout.bytes())?;
+        let used = work.layout.write(inputs, &areas, stage.bytes_mut());
+        work.inputs.write(0, &stage, 0..used)?;
+        let times = match &work.launched {
+            Launched::Graph(graph) => {
+                graph.launch(&self.device)?;
+                Vec::new()
+            }
+            Launched::Profiled(calls) => self.run_profiled(calls)?,
+        };
+        let results = Results::of(&self.program, &self.placements, inputs);
+        let mut host = self.pinned(results.bytes())?;
+        results.copy(&self.device, &self.arena, memory.sampled(), &mut host)?;
+        let done = self.device.context.new_event(None).during("creating an event")?;
+        done.record(&self.device.stream).during("recording an event")?;
+        Ok(UnderWay { plan: self.clone(), done, inputs: stage, host, results, times })
+    }
+
+    /// Lays the inputs out anew where a step needs more than there was room for, and makes the launches anew where
+    /// something that they point to has moved.
+    fn make_room(&self, work: &mut Work, memory: &Memory, areas: Address, inputs: &StepInputs) -> Result<(), OpError> {
+        let needed = Capacity::of(inputs);
+        let capacity = work.layout.capacity;
+        if !capacity.holds(needed) {
+            let layout = Layout::new(self.program.bucket, capacity.grown(needed));
+            let buffer = Buffer::zeroed(&self.device, layout.bytes(), "the inputs of a plan")?;
+            let launched = self.launches(memory, layout, buffer.address(), areas)?;
+            // The old ones are freed behind the steps that use them: freeing waits for the device.
+            *work = Work { layout, inputs: buffer, areas, launched };
+        } else if work.areas != areas {
+            work.launched = self.launches(memory, work.layout, work.inputs.address(), areas)?;
+            work.areas = areas;
+        }
+        Ok(())
+    }
+
+    /// Launches one by one, an event before each op and one after the last.
+    fn run_profiled(&self, calls: &[Vec<Call>]) -> Result<Vec<CudaEvent>, OpError> {
+        let stamp = || {
+            let flags = Some(CUevent_flags::CU_EVENT_DEFAULT);
+            self.device.stream.record_event(flags).during("recording an event")
+        };
+        let mut times = Vec::with_capacity(calls.len() + 1);
+        for calls in calls {
+            times.push(stamp()?);
+            calls.iter().try_for_each(|call| self.launch(call, &self.device.stream))?;
+        }
+        times.push(stamp()?);
+        Ok(times)
+    }
+
+    /// Host memory of at least so many bytes, of an earlier step where one is left.
+    fn pinned(&self, bytes: usize) -> Result<Pinned, OpError> {
+        let mut spare = lock(&self.spare);
+        match spare.iter().position(|p| p.bytes().len() >= bytes) {
+            Some(at) => Ok(spare.swap_remove(at)),
+            None => Pinned::new(&self.device, bytes.next_power_of_two()),
+        }
+    }
+}
+
+impl UnderWay {
+    /// The step's output once it is there.
+    ///
+    /// # Errors
+    /// A fault of the device, in this step or in one before.
+    pub(crate) fn is_done(&self) -> Result<bool, OpError> {
+        self.plan.device.bind()?;
+        self.done.try_is_complete().during("running a step")
+    }
+
+    /// Takes the output of a step that is done.
+    ///
+    /// # Errors
+    /// [`OpError::Device`] where the times cannot be read.
+    pub(crate) fn take(self) -> Result<StepOutput, OpError> {
+        let mut output = self.results.read(self.host.bytes());
+        if !self.times.is_empty() {
+            output.op_seconds = vec![0.0; self.plan.order.len()];
+            for (place, pair) in self.plan.order.iter().zip(self.times.windows(2)) {
+                let ms = pair[0].elapsed_ms(&pair[1]).during("reading the time of an op")?;
+                output.op_seconds[*place] = f64::from(ms) / 1e3;
+            }
+        }
+        lock(&self.plan.spare).extend([self.inputs, self.host]);
+        Ok(output)
+    }
+}
+
+/// The payload of a cache of this backend and device.
+///
+/// # Errors
+/// [`OpError::ForeignHandle`].
+pub(crate) fn memory<'a>(cache: &'a Cache, device: &Arc<Device>) -> Result<&'a Memory, OpError> {
+    let memory: Option<&Memory> = cache.payload();
+    memory.filter(|m| m.is_on(device)).ok_or(OpError::ForeignHandle("a cache"))
+}
+
+fn upload_table(device: &Arc<Device>, table: &RopeTable) -> Result<Buffer, OpError> {
+    let pairs = table.inv_freq.iter().zip(&table.axis);
+    let bytes: Vec<u8> =
+        pairs.flat_map(|(freq, axis)| [freq.to_le_bytes(), u32::from(*axis).to_le_bytes()].concat()).collect();
+    Buffer::holding(device, &bytes, "a rotary table")
+}
+
+/// Moves outputs to the end; returns each op's former place too. Nothing else depends on where an output stands.
+fn outputs_last(program: Program) -> (Program, Vec<usize>) {
+    let is_output = |op: &Op| matches!(op, Op::Output { .. });
+    let (last, first): (Vec<_>, Vec<_>) = program.ops.into_iter().enumerate().partition(|(_, op)| is_output(op));
+    let (order, ops) = first.into_iter().chain(last).unzip();
+    (Program { ops, ..program }, order)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use onebit_ops::{Bucket, Recorder, Vector};
+
+    #[test]
+    fn an_output_keeps_its_temporary_to_the_end() {
+        let mut rec = Recorder::new(Bucket { rows: 2, logits: 1, context: 2 });
+        let info = onebit_ops::WeightInfo {
+            name: "table".to_owned(),
+            rows: 4,
+            cols: 16,
+            parts: std::iter::once(0..4).collect(),
+            kernel: String::new(),
+            resident_bytes: 1,
+            shed_bytes: 0,
+        };
+        let table = onebit_ops::Weight::new(info, Box::new(()));
+        let x = rec.embed(&table);
+        rec.output(x, "tap");
+        let gain = Vector::new(16, Arc::new(()));
+        let y = rec.rms_norm(x, &gain, 1e-6);
+        let z = rec.rms_norm(y, &gain, 1e-6);
+        rec.output(z, "y");
+        let (program, order) = outputs_last(rec.finish());
+        assert_eq!(order, [0, 2, 3, 1, 4]);
+        let (places, _) = program.place();
+        // Without the move `z` would lie where `x` was.
+        assert_ne!(places[0].offset, places[2].offset);
+    }
+}

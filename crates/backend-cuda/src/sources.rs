@@ -1,0 +1,81 @@
+//! The kernels' sources, carried in the program: for compiling them anew, and for knowing whether the compiled kernels
+//! beside them are theirs.
+
+use sha2::{Digest, Sha256};
+use std::sync::OnceLock;
+
+/// A file of `kernels/`.
+pub(crate) struct File {
+    pub name: &'static str,
+    pub text: &'static str,
+}
+
+macro_rules! files {
+    ($($name:literal),* $(,)?) => {
+        [$(File { name: $name, text: include_str!(concat!("../kernels/", $name)) }),*]
+    };
+}
+
+/// Files that others include.
+pub(crate) static HEADERS: &[File] =
+    &files!["attention.cuh", "common.cuh", "intrinsics.cuh", "kv.cuh", "linear.cuh", "linear_wide.cuh", "params.cuh",];
+
+/// Files that become a module each.
+pub(crate) static MODULES: &[File] = &files![
+    "attention_combine.cu",
+    "attention_f16.cu",
+    "attention_f32.cu",
+    "attention_q4.cu",
+    "attention_q8.cu",
+    "bandwidth.cu",
+    "conv.cu",
+    "delta.cu",
+    "embed.cu",
+    "linear_bits1.cu",
+    "linear_bits2.cu",
+    "linear_bits4.cu",
+    "linear_bits8.cu",
+    "linear_dense.cu",
+    "linear_wide.cu",
+    "norm.cu",
+    "pointwise.cu",
+    "prepare.cu",
+    "rope.cu",
+    "sample.cu",
+];
+
+/// A fingerprint of all sources and of how they are compiled.
+pub(crate) fn fingerprint() -> &'static str {
+    static HASH: OnceLock<String> = OnceLock::new();
+    HASH.get_or_init(|| {
+        let mut hash = Sha256::new();
+        for File { name, text } in HEADERS.iter().chain(MODULES) {
+            hash.update(format!("{name} {}\n", text.len()));
+            hash.update(text);
+        }
+        for option in OPTIONS {
+            hash.update(option);
+        }
+        hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+    })
+}
+
+/// Options of the compiler. Fused multiply-adds are written out where they are wanted, since rows must round equally
+/// wherever they are computed; constant functions are the device's; and no file of the system is included.
+pub(crate) const OPTIONS: [&str; 4] =
+    ["--std=c++17", "--fmad=false", "--device-as-default-execution-space", "--no-source-include"];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn every_file_of_the_folder_is_listed() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/kernels");
+        let names = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let sources: BTreeSet<String> = names.filter(|name| name.ends_with(".cu") || name.ends_with(".cuh")).collect();
+        let listed: BTreeSet<String> = HEADERS.iter().chain(MODULES).map(|file| file.name.to_owned()).collect();
+        assert_eq!(sources, listed);
+    }
+}

@@ -1,0 +1,43 @@
+// Stands in for the kernels' file of the same name, which has PTX.
+#pragma once
+
+#include "params.cuh"
+
+inline u16 half_bits(float x) {
+    const _Float16 h = _Float16(x);
+    u16 bits;
+    std::memcpy(&bits, &h, 2);
+    return bits;
+}
+
+inline float half_value(u16 bits) {
+    _Float16 h;
+    std::memcpy(&h, &bits, 2);
+    return float(h);
+}
+
+inline float power_of_two(float x) { return std::exp2f(x); }
+
+inline i32 add_products(u32 a, u32 b, i32 sum) {
+    for (u32 i = 0; i < 4; ++i) sum += i32(i8(a >> 8 * i)) * i32(i8(b >> 8 * i));
+    return sum;
+}
+
+inline void multiply_pieces(i32 (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+    const auto pair = [](u32 low, u32 high) { return u64(low) | u64(high) << 32; };
+    // What the other lanes brought is there until the exchange after the next.
+    uint64_t all[3][32];
+    const u64 own[3] = {pair(a[0], a[1]), pair(a[2], a[3]), pair(b0, b1)};
+    for (u32 i = 0; i < 3; ++i) std::memcpy(all[i], emulator::exchange(~0u, own[i]), sizeof(all[i]));
+    const u32 g = emulator::lane() / 4, t = emulator::lane() % 4;
+    const auto byte = [](u32 word, u32 i) { return i32(i8(word >> 8 * i)); };
+    for (u32 place = 0; place < 4; ++place) {
+        // Row of a: the lower or the upper word of a pair. Column of b: the lane that has it.
+        const u32 upper = place / 2, column = 2 * t + place % 2;
+        for (u32 k = 0; k < 32; ++k) {
+            const u32 lane = k % 16 / 4;
+            const u32 x = u32(all[k / 16][4 * g + lane] >> 32 * upper), y = u32(all[2][4 * column + lane] >> 32 * (k / 16));
+            c[place] += byte(x, k % 4) * byte(y, k % 4);
+        }
+    }
+}

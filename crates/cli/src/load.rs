@@ -75,7 +75,9 @@ pub fn model(
         KeepIn::Cache | KeepIn::Folder(_) if backend.layout().is_none() => {
             if !quiet {
                 let name = &backend.caps().name;
-                terminal::say(&format!("note: --cache-repack has no effect with --backend {name}, which keeps no weights"));
+                terminal::say(&format!(
+                    "note: --cache-repack has no effect with --backend {name}, which keeps no weights"
+                ));
             }
             None
         }

@@ -72,7 +72,7 @@ impl Arch {
             let (least_major, least_minor) = Self::ALL[0].capability();
             return Err(fault(format!(
                 "{device} has compute capability {major}.{minor}, and {least_major}.{least_minor} is needed (Turing, \
-                 2018, or newer); use --backend cpu"
+                 2018, or newer)"
             )));
         };
         match wish {

@@ -140,8 +140,8 @@ fn built_in(folder: &Path, files: &Path, path: &str) -> Result<Value> {
 
 /// The end of a log, where failures stand.
 fn tail(text: &str) -> &str {
-    let start = text.len().saturating_sub(6000);
-    &text[text.ceil_char_boundary(start)..]
+    let start = (text.len().saturating_sub(6000)..).find(|at| text.is_char_boundary(*at));
+    &text[start.unwrap_or_default()..]
 }
 
 #[cfg(test)]

@@ -30,6 +30,7 @@ mod thinking;
 mod tokenizer;
 mod tokenizer_json;
 mod tool_parse;
+mod tool_stream;
 mod tools;
 
 pub use chat::{ChatTemplate, RenderOptions};
@@ -43,4 +44,4 @@ pub use stop_tokens::stop_tokens;
 pub use stream::TextStream;
 pub use thinking::{ThinkMarkers, ThinkPiece, ThinkingSplitter};
 pub use tokenizer::{Specials, Tokenizer};
-pub use tools::{ToolCall, ToolPiece, ToolSpec, ToolSplitter};
+pub use tools::{CallPart, ToolCall, ToolPiece, ToolSpec, ToolSplitter};

@@ -23,6 +23,15 @@ pub struct ToolSpec {
     pub parameters: Value,
 }
 
+/// How a model writes a call between the markers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ToolForm {
+    /// One JSON object with `name` and `arguments`, as Qwen 3 does.
+    Json,
+    /// Nested tags, as Qwen 3.5 does.
+    Tags,
+}
+
 /// A call of a tool.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ToolCall {

@@ -1,9 +1,21 @@
-//! The page at `/`: one document without anything from elsewhere.
+//! The page at `/`: one document without anything from elsewhere, put together here from its parts.
 
 use axum::http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, REFERRER_POLICY};
-use axum::response::{Html, IntoResponse, Response};
+use axum::response::{IntoResponse, Response};
 
-const PAGE: &str = include_str!("page/index.html");
+const PAGE: &str = concat!(
+    include_str!("page/head.html"),
+    "<style>\n",
+    include_str!("page/style.css"),
+    "</style>\n",
+    include_str!("page/body.html"),
+    "<script>\n\"use strict\";\n",
+    include_str!("page/markdown.js"),
+    include_str!("page/store.js"),
+    include_str!("page/server.js"),
+    include_str!("page/app.js"),
+    "</script>\n</body>\n</html>\n",
+);
 
 /// Nothing is fetched but from this server, and nobody frames it.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; \
@@ -12,10 +24,10 @@ const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 
 /// The handler.
 pub(crate) async fn page() -> Response {
     let headers = [
+        (CONTENT_TYPE, "text/html; charset=utf-8"),
         (CONTENT_SECURITY_POLICY, POLICY),
         (REFERRER_POLICY, "no-referrer"),
         (CACHE_CONTROL, "no-cache"),
-        (CONTENT_TYPE, "text/html; charset=utf-8"),
     ];
-    (headers, Html(PAGE)).into_response()
+    (headers, PAGE).into_response()
 }

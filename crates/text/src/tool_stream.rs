@@ -20,8 +20,14 @@ pub(crate) struct CallStream {
 
 #[derive(Debug, Clone)]
 enum Form {
-    Json { scan: JsonScan },
-    Tags { schema: Value, place: Place, any: bool },
+    Json {
+        scan: JsonScan,
+    },
+    Tags {
+        schema: Value,
+        place: Place,
+        any: bool,
+    },
     /// The arguments are complete; everything up to the closing marker is skipped.
     Over,
 }
@@ -276,7 +282,8 @@ mod tests {
     use serde_json::{Value, json};
 
     fn tools() -> Vec<ToolSpec> {
-        let properties = json!({"path": {"type": "string"}, "content": {"type": "string"}, "mode": {"type": "integer"}});
+        let properties =
+            json!({"path": {"type": "string"}, "content": {"type": "string"}, "mode": {"type": "integer"}});
         vec![ToolSpec { name: "write".into(), parameters: json!({"type": "object", "properties": properties}) }]
     }
 
@@ -328,7 +335,8 @@ mod tests {
     #[test]
     fn json_form_comes_as_the_model_wrote_it() {
         let arguments = r#"{"path": "a.rs", "content": "fn main() {}\n\"</tool_call>\"", "deep": [{"x": 1}]}"#;
-        let text = format!("Writing.\n<tool_call>\n{{\"name\": \"write\", \"arguments\": {arguments}}}\n</tool_call>\nDone");
+        let text =
+            format!("Writing.\n<tool_call>\n{{\"name\": \"write\", \"arguments\": {arguments}}}\n</tool_call>\nDone");
         check(&text, "Writing.Done", &[("write", arguments)]);
     }
 
@@ -343,7 +351,8 @@ mod tests {
 
     #[test]
     fn a_long_value_comes_in_pieces_and_a_short_call_whole() {
-        let long = "<tool_call><function=write><parameter=content>\nabcdefghijklmnop\n</parameter></function></tool_call>";
+        let long =
+            "<tool_call><function=write><parameter=content>\nabcdefghijklmnop\n</parameter></function></tool_call>";
         let borders: Vec<usize> = (1..long.len()).collect();
         assert!(split(long, &borders).2 > 10);
         let short = r#"<tool_call>{"name": "write"}</tool_call>"#;
@@ -352,11 +361,7 @@ mod tests {
 
     #[test]
     fn without_arguments() {
-        check(
-            "<tool_call>\n<function=write>\n           </function>\n</tool_call>x",
-            "x",
-            &[("write", "{}")],
-        );
+        check("<tool_call>\n<function=write>\n           </function>\n</tool_call>x", "x", &[("write", "{}")]);
     }
 
     #[test]

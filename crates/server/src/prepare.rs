@@ -170,7 +170,7 @@ fn rendered(model: &Model, chat: &Chat, wish: Wish) -> Result<Rendered, ApiError
 fn branches(tokenizer: &Tokenizer, tokens: &[u32]) -> Vec<usize> {
     let Some(opener) = tokens.first().filter(|first| tokenizer.is_special(**first)) else { return Vec::new() };
     let turns = || tokens.iter().enumerate().skip(1).filter(|(_, token)| *token == opener).map(|(at, _)| at);
-    let mut out: Vec<usize> = turns().next().into_iter().chain(turns().last()).collect();
+    let mut out: Vec<usize> = turns().next().into_iter().chain(turns().next_back()).collect();
     out.dedup();
     out
 }

@@ -44,4 +44,4 @@ pub use stop_tokens::stop_tokens;
 pub use stream::TextStream;
 pub use thinking::{ThinkMarkers, ThinkPiece, ThinkingSplitter};
 pub use tokenizer::{Specials, Tokenizer};
-pub use tools::{CallPart, ToolCall, ToolPiece, ToolSpec, ToolSplitter};
+pub use tools::{CallPart, ToolCall, ToolForm, ToolPiece, ToolSpec, ToolSplitter};

@@ -289,7 +289,7 @@ mod tests {
 
     /// Text, and the calls as name, arguments and number of pieces.
     fn split(text: &str, cuts: &[usize]) -> (String, Vec<(String, String)>, usize) {
-        let mut splitter = ToolSplitter::new(tools()).streaming(24);
+        let mut splitter = ToolSplitter::new(tools()).streaming(40);
         let mut pieces = Vec::new();
         let mut from = 0;
         for &cut in cuts.iter().chain([&text.len()]) {

@@ -173,7 +173,10 @@ fn conversation(system: &Value, list: &Value) -> Result<Vec<Message>, ApiError> 
     match system {
         Value::Null => {}
         Value::String(text) => out.push(Message::system(text.clone())),
-        Value::Array(_) => out.push(Message::system(Blocks::read(system, "system")?.text)),
+        Value::Array(blocks) => {
+            let kept = blocks.iter().filter(|block| !is_billing(block)).cloned().collect();
+            out.push(Message::system(Blocks::read(&Value::Array(kept), "system")?.text));
+        }
         other => return Err(ApiError::field("system", format!("expected text or blocks, got {}", kind(other)))),
     }
     let items = match list {
@@ -207,6 +210,12 @@ fn conversation(system: &Value, list: &Value) -> Result<Vec<Message>, ApiError> 
         }
     }
     Ok(out)
+}
+
+/// A line that a client puts before its instructions for its maker's accounts. It differs from request to request, and
+/// would have every prompt read from its beginning.
+fn is_billing(block: &Value) -> bool {
+    block["text"].as_str().is_some_and(|text| text.trim_start().starts_with("x-anthropic-billing-header:"))
 }
 
 /// The content of a message, by kind.

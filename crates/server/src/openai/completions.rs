@@ -80,7 +80,7 @@ pub(crate) async fn handle(State(app): State<Arc<App>>, body: Bytes) -> Result<R
             (prompt, None | Some(-1)) => prompt,
             (prompt, Some(last)) => last_tokens(&model, &prompt, last)?,
         };
-        let text = echo.then(|| prompt_text(&model, &prompt)).unwrap_or_default();
+        let text = if echo { prompt_text(&model, &prompt) } else { String::new() };
         echoes.extend(std::iter::repeat_n(text, choices));
         generations.push(Generation::start(&app, &model, Ask { prompt, ..ask.clone() }).await?);
     }

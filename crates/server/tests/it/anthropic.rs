@@ -76,6 +76,7 @@ fn a_coding_agents_request() {
         "model": "script",
         "max_tokens": 32000,
         "system": [
+            {"type": "text", "text": "x-anthropic-billing-header: cc_version=2.1; cch=0f3a1;"},
             {"type": "text", "text": "You are a coding agent.", "cache_control": {"type": "ephemeral"}},
             {"type": "text", "text": "Folder: /src", "cache_control": {"type": "ephemeral", "ttl": "1h"}},
         ],

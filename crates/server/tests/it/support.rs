@@ -317,6 +317,16 @@ impl Setup {
         vocabulary: Vocabulary,
         plan: impl Fn(&Request, usize) -> Vec<Say> + Send + Sync + 'static,
     ) -> Site {
+        self.plan_at(0, vocabulary, plan)
+    }
+
+    /// On a certain port; 0 is any that is free.
+    pub(crate) fn plan_at(
+        self,
+        port: u16,
+        vocabulary: Vocabulary,
+        plan: impl Fn(&Request, usize) -> Vec<Say> + Send + Sync + 'static,
+    ) -> Site {
         let seen = Arc::new(Mutex::new(Seen::default()));
         let loads = Arc::new(AtomicUsize::new(0));
         let plan: Arc<Plan> = Arc::new(plan);
@@ -347,7 +357,7 @@ impl Setup {
             });
         }
         let server = Server::new(models, options).expect("good options");
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let listener = std::net::TcpListener::bind(("127.0.0.1", port)).expect("a free port");
         let base = format!("http://{}", listener.local_addr().expect("an address"));
         let (stop, stopped) = mpsc::channel(2);
         let thread = std::thread::spawn(move || server.run_until(listener, stopped).expect("served"));

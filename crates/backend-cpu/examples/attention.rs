@@ -50,7 +50,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         tokens: (0..rows as u32).map(|t| t * 37 % 64).collect(),
         positions: vec![[0; 3]; rows],
         segments: vec![Segment { rows: 0..rows, slot: 0, pages, past, accepted: 0, speculative: false }],
-        logit_rows: vec![],
+        ..StepInputs::default()
     };
     // Each page is filled as if it were a sequence of its own.
     let fill = plan(PAGE_ROWS)?;

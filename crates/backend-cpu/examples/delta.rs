@@ -42,7 +42,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         tokens: (0..rows as u32).map(|t| t % 8).collect(),
         positions: vec![[0; 3]; rows],
         segments: vec![segment],
-        logit_rows: vec![],
+        ..StepInputs::default()
     };
     for _ in 0..4 {
         let seconds: f64 = wait(&backend, backend.run(&plan, inputs.clone())?)?.op_seconds[1..].iter().sum();

@@ -127,7 +127,7 @@ fn step(backend: &CpuBackend, weights: &[Weight], tokens: usize, kind: Activatio
         tokens: (0..tokens as u32).map(|t| t % 8).collect(),
         positions: vec![[0; 3]; tokens],
         segments: vec![Segment { rows: 0..tokens, slot: 0, pages: vec![], past: 0, accepted: 0, speculative: false }],
-        logit_rows: vec![],
+        ..StepInputs::default()
     };
     wait(backend, backend.run(&plan, inputs.clone())?)?;
     let start = cpu_seconds();

@@ -86,6 +86,7 @@ impl CpuBackend {
             default_activations: Activations::I9G128,
             kv_formats: vec![KvFormat::F32, KvFormat::F16, KvFormat::Q8, KvFormat::Q4],
             prefill_rows: 512,
+            asynchronous: false,
         };
         Ok(CpuBackend {
             caps,
@@ -263,6 +264,10 @@ impl Backend for CpuBackend {
 
     fn copy_slot(&self, cache: &Cache, from: usize, to: usize) -> Result<(), OpError> {
         memory(cache)?.copy_slot(from, to)
+    }
+
+    fn copy_page(&self, cache: &Cache, from: u32, to: u32) -> Result<(), OpError> {
+        memory(cache)?.copy_page(from, to)
     }
 
     fn read_slot(&self, cache: &Cache, slot: usize, layer: usize) -> Result<SlotState, OpError> {

@@ -13,6 +13,8 @@ pub(crate) struct Memory {
     pub slots: Buffer,
     /// Speculative rows of each `[slot][layer]`: (convolution, delta rule).
     pub pending: Vec<(usize, usize)>,
+    /// Tokens of the last step, one for each logit row.
+    pub sampled: Vec<u32>,
 }
 
 /// Places inside the record of one slot and layer, in floats.
@@ -67,7 +69,7 @@ impl Memory {
         slots.prefer_large_pages();
         let mut kv = Buffer::zeroed(kv_bytes, "the key/value pages")?;
         kv.prefer_large_pages();
-        Ok(Memory { spec, kv, slots, pending: vec![(0, 0); records] })
+        Ok(Memory { spec, kv, slots, pending: vec![(0, 0); records], sampled: Vec::new() })
     }
 
     fn state(&self) -> Result<StateSpec, OpError> {
@@ -109,6 +111,20 @@ impl Memory {
             let source = source.start..source.start + shape.window().end;
             self.slots.floats_mut().copy_within(source, target.start);
             self.pending[index] = (0, 0);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn copy_page(&mut self, from: u32, to: u32) -> Result<(), OpError> {
+        self.spec.check_page(from)?;
+        self.spec.check_page(to)?;
+        let kv = self.spec.kv;
+        let bytes = kv.heads * page_head_bytes(&kv);
+        for layer in 0..kv.layers {
+            for which in 0..2 {
+                let [from, to] = [from, to].map(|page| page_head(&kv, layer, which, page as usize, 0));
+                self.kv.bytes_mut().copy_within(from..from + bytes, to);
+            }
         }
         Ok(())
     }

@@ -7,7 +7,7 @@ use crate::ops::attention::Attention;
 use crate::ops::linear::Linear;
 use crate::ops::recurrent::{Delta, MAX_KERNEL, transposed_taps};
 use crate::ops::simple::Gates;
-use crate::ops::{Exec, Frame, attention, linear, recurrent, simple, vector, weight};
+use crate::ops::{Exec, Frame, attention, linear, recurrent, sample, simple, vector, weight};
 use crate::threads::Pool;
 use onebit_ops::{Cache, Epilogue, Op, OpError, Placement, Program, RopeTable, Rows, StepInputs, StepOutput};
 use std::sync::Arc;
@@ -125,6 +125,7 @@ impl Prepared {
                 }
                 Op::Attention { q, k, .. } => attention::scratch(rows, self.program.bucket.context, *q, *k),
                 Op::GatedDelta { k, .. } => recurrent::delta_scratch(rows, *k),
+                Op::Sample { logits } => (0, sample::scratch(*logits)),
                 _ => (0, 0),
             };
             shared = shared.max(s);
@@ -174,9 +175,13 @@ impl Prepared {
                 table.cos_sin(*position, cos, sin);
             }
         }
+        inputs.check_carried(memory.sampled.len())?;
+        let mut tokens = inputs.tokens.clone();
+        inputs.carried.iter().for_each(|c| tokens[c.row] = memory.sampled[c.from]);
         let mut frame = Frame {
             exec: Exec { kernels: tier.kernels(), pool },
             inputs,
+            tokens: &tokens,
             tensors: &self.program.tensors,
             placements: &self.placements,
             arena: Disjoint::new(space.arena.floats_mut()),
@@ -194,6 +199,8 @@ impl Prepared {
             }
             output.op_seconds.extend(start.map(|s| s.elapsed().as_secs_f64()));
         }
+        memory.sampled.clear();
+        memory.sampled.extend(output.sampled.iter().map(|s| s.token));
         Ok(output)
     }
 }
@@ -203,6 +210,7 @@ fn skipped(op: &Op, inputs: &StepInputs, program: &Program) -> bool {
     let of_logits = |t: &onebit_ops::Tensor| program.tensors[t.0 as usize].rows == Rows::Logits;
     let on_logits = match op {
         Op::Output { x, .. } => of_logits(&x.tensor),
+        Op::Sample { .. } => true,
         _ => op.outputs().first().is_some_and(of_logits),
     };
     on_logits && inputs.logit_rows.is_empty()
@@ -272,6 +280,7 @@ fn execute(
         }
         (Op::GatedNorm { x, z, norm, out }, _) => simple::gated_norm(frame, *x, *z, norm, *out)?,
         (Op::SelectRows { x, out }, _) => simple::select_rows(frame, *x, *out),
+        (Op::Sample { logits }, _) => output.sampled = sample::run(frame, *logits),
         (Op::Output { x, name }, _) => {
             output.values.insert(name.to_string(), simple::output(frame, *x));
         }

@@ -37,6 +37,7 @@ fn step(backend: &CpuBackend, plan: &Plan, rows: usize) -> Vec<f32> {
         positions: vec![[0; 3]; rows],
         segments: vec![Segment { rows: 0..rows, slot: 0, pages: vec![], past: 0, accepted: 0, speculative: false }],
         logit_rows: vec![rows - 1],
+        ..StepInputs::default()
     };
     wait(backend, backend.run(plan, inputs).unwrap()).unwrap().values.remove("y").unwrap()
 }

@@ -35,7 +35,7 @@ fn outputs(tier: Tier, threads: usize) -> Vec<u32> {
         tokens: (0..ROWS as u32).map(|t| t % 16).collect(),
         positions: vec![[0; 3]; ROWS],
         segments: vec![segment],
-        logit_rows: vec![],
+        ..StepInputs::default()
     };
     let output = wait(&backend, backend.run(&plan, inputs).unwrap()).unwrap();
     output.values.values().flatten().map(|v| v.to_bits()).collect()

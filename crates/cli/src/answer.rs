@@ -21,8 +21,8 @@ pub struct Ask<'a> {
     pub max_tokens: Option<usize>,
     /// Texts that end it.
     pub stop: &'a [String],
-    /// Keep the cache for a prompt that goes on from here.
-    pub keep: bool,
+    /// Begin with what earlier prompts have left, and leave the cache to later ones.
+    pub cache: bool,
     /// How long to wait for the answer before [`Sink::long_wait`] is told; [`PATIENCE`] for people.
     pub patience: Duration,
 }
@@ -57,8 +57,8 @@ pub fn ask(session: &mut Session, prepared: Prepared, ask: &Ask<'_>, sink: &mut 
         max_tokens: ask.max_tokens,
         eos: session.text.eos.clone(),
         thinking: prepared.thinking,
-        keep: ask.keep,
-        checkpoints: if ask.keep { prepared.branch.into_iter().collect() } else { Vec::new() },
+        cache: ask.cache,
+        checkpoints: prepared.branch.into_iter().collect(),
         ..Request::new(prepared.tokens)
     };
     let started = Instant::now();
@@ -116,7 +116,7 @@ impl Answer {
             usage.completion_tokens,
             self.write_rate(),
             match self.completion.reason {
-                FinishReason::Stop(_) => "",
+                FinishReason::Stop(_) | FinishReason::Complete => "",
                 FinishReason::StopString => ", ended by --stop",
                 FinishReason::Length => ", ended by --max-tokens",
                 FinishReason::ContextFull => ", ended because the context is full (--ctx sets it)",
@@ -140,7 +140,7 @@ impl Answer {
     pub fn to_json(&self, sampling: &SamplingParams) -> Json {
         let TextCompletion { reasoning, answer, reason, usage, stopped_by } = &self.completion;
         let reason = match reason {
-            FinishReason::Stop(_) | FinishReason::StopString => "stop",
+            FinishReason::Stop(_) | FinishReason::StopString | FinishReason::Complete => "stop",
             FinishReason::Length | FinishReason::ContextFull => "length",
             FinishReason::Cancelled => "cancelled",
         };

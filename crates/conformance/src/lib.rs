@@ -108,6 +108,7 @@ macro_rules! __groups {
             rope
             gates
             select
+            sample
             attention
             conv
             gated_delta

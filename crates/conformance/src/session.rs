@@ -3,7 +3,7 @@
 use crate::check::Suite;
 use onebit_ops::{
     Backend, Bucket, Cache, CacheSpec, KvFormat, KvSpec, OpError, Plan, PlanOptions, Recorder, Segment, SharedBytes,
-    SlotState, StateSpec, StepInputs, StepOutput, Table, UploadOptions, Vector, View, Weight, wait,
+    SlotState, StateSpec, StepInputs, StepOutput, Table, Ticket, UploadOptions, Vector, View, Weight, wait,
 };
 use onebit_quant::Packed;
 use std::sync::Arc;
@@ -69,6 +69,16 @@ impl<'a> Session<'a> {
         must(&self.case, self.try_step(inputs))
     }
 
+    /// Starts a step.
+    pub(crate) fn start(&self, inputs: &StepInputs) -> Ticket {
+        must(&self.case, self.backend.run(&self.plan, inputs.clone()))
+    }
+
+    /// Waits for a step.
+    pub(crate) fn wait(&self, ticket: Ticket) -> StepOutput {
+        must(&self.case, wait(self.backend, ticket))
+    }
+
     /// Runs a step that may be refused.
     pub(crate) fn try_step(&self, inputs: &StepInputs) -> Result<StepOutput, OpError> {
         wait(self.backend, self.backend.run(&self.plan, inputs.clone())?)
@@ -92,6 +102,11 @@ impl<'a> Session<'a> {
     /// Copies a state slot.
     pub(crate) fn copy_slot(&self, from: usize, to: usize) {
         must(&self.case, self.backend.copy_slot(&self.cache, from, to));
+    }
+
+    /// Copies a page that may not exist.
+    pub(crate) fn copy_page(&self, from: u32, to: u32) -> Result<(), OpError> {
+        self.backend.copy_page(&self.cache, from, to)
     }
 
     /// Reads a layer of a state slot.
@@ -162,7 +177,7 @@ pub(crate) fn step(tokens: &[usize], segments: Vec<Segment>) -> StepInputs {
         tokens: tokens.iter().map(|t| *t as u32).collect(),
         positions: segments.iter().flat_map(|s| (0..s.rows.len()).map(|i| position(s, i))).collect(),
         segments,
-        logit_rows: Vec::new(),
+        ..StepInputs::default()
     }
 }
 

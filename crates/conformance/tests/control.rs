@@ -3,8 +3,8 @@
 use onebit_conformance::{GROUPS, run};
 use onebit_ops::reference::Reference;
 use onebit_ops::{
-    Activations, Backend, Cache, CacheSpec, Caps, FormatSupport, Fusions, HeadMap, Op, OpError, Plan, PlanOptions,
-    Program, SlotState, StepInputs, StepOutput, Ticket, UploadOptions, Vector, Weight,
+    Activations, Backend, Cache, CacheSpec, Caps, Draw, FormatSupport, Fusions, HeadMap, Op, OpError, Plan,
+    PlanOptions, Program, SlotState, StepInputs, StepOutput, Ticket, UploadOptions, Vector, Weight,
 };
 use onebit_quant::{Format, Matrix, Symmetry};
 use std::collections::{HashMap, HashSet};
@@ -54,6 +54,22 @@ enum Fault {
     NoResidual,
     /// Steps are not checked for tokens outside the vocabulary: they wrap.
     WrapTokens,
+    /// One candidate too many survives top-k.
+    WideTopK,
+    /// Top-p, min-p or the mask are not applied.
+    NoTopP,
+    NoMinP,
+    NoMask,
+    /// Adjustments forget the divisor.
+    NoDivide,
+    /// The walk goes from the last token to the first.
+    WalkBack,
+    /// Log-probabilities are a thousandth off.
+    OffProbability,
+    /// Carried rows take the token of the first row.
+    FirstCarried,
+    /// Carried rows take the token that the host gave.
+    HostCarried,
 }
 
 /// The reference with a fault.
@@ -140,6 +156,10 @@ impl Backend for Broken {
         if self.fault == Fault::NoCopy { Ok(()) } else { self.inner.copy_slot(cache, from, to) }
     }
 
+    fn copy_page(&self, cache: &Cache, from: u32, to: u32) -> Result<(), OpError> {
+        if self.fault == Fault::NoCopy { Ok(()) } else { self.inner.copy_page(cache, from, to) }
+    }
+
     fn read_slot(&self, cache: &Cache, slot: usize, layer: usize) -> Result<SlotState, OpError> {
         self.inner.read_slot(cache, slot, layer)
     }
@@ -187,6 +207,17 @@ impl Backend for Broken {
                 let count = inputs.logit_rows.len();
                 inputs.logit_rows = (0..count).collect();
             }
+            Fault::WideTopK => change(&mut inputs, |d| d.top_k += u32::from(d.top_k > 0)),
+            Fault::NoTopP => change(&mut inputs, |d| d.top_p = 1.0),
+            Fault::NoMinP => change(&mut inputs, |d| d.min_p = 0.0),
+            Fault::NoMask => change(&mut inputs, |d| d.mask = None),
+            Fault::NoDivide => change(&mut inputs, |d| d.adjust.iter_mut().for_each(|a| a.divide = 1.0)),
+            Fault::WalkBack => change(&mut inputs, |d| d.uniform = 1.0 - f64::EPSILON - d.uniform.min(0.99)),
+            Fault::FirstCarried => inputs.carried.iter_mut().for_each(|c| c.from = 0),
+            Fault::HostCarried => {
+                inputs.carried.clear();
+                inputs.tokens.iter_mut().for_each(|t| *t = (*t).min(69));
+            }
             Fault::WrapTokens => inputs.tokens.iter_mut().for_each(|t| *t %= 3),
             _ => {}
         }
@@ -204,8 +235,15 @@ impl Backend for Broken {
             let values = output.iter_mut().flat_map(|o| o.values.values_mut()).flatten();
             values.filter(|v| **v != 0.0).for_each(|v| *v = f32::from_bits(v.to_bits() ^ 1));
         }
+        if self.fault == Fault::OffProbability {
+            output.iter_mut().flat_map(|o| &mut o.sampled).for_each(|s| s.logprob *= 0.999);
+        }
         Ok(output)
     }
+}
+
+fn change(inputs: &mut StepInputs, how: impl FnMut(&mut Draw)) {
+    inputs.draws.iter_mut().for_each(how);
 }
 
 /// The named group fails on a backend with this fault, and says where.
@@ -222,7 +260,7 @@ fn caught(fault: Fault, groups: &[&str]) {
 
 #[test]
 fn a_right_backend_passes() {
-    for name in ["contract", "matmul_integers", "slots", "select", "speculation"] {
+    for name in ["contract", "matmul_integers", "slots", "select", "sample", "speculation"] {
         let group = GROUPS.iter().find(|g| g.name == name).expect("a group of that name");
         let outcome = run(group, &Broken::new(Fault::None));
         assert_eq!(outcome.failures, Vec::<String>::new());
@@ -255,10 +293,18 @@ fn wrong_small_ops_are_caught() {
 }
 
 #[test]
+fn wrong_choices_are_caught() {
+    let cuts = [Fault::WideTopK, Fault::NoTopP, Fault::NoMinP, Fault::NoMask, Fault::NoDivide, Fault::WalkBack];
+    for fault in cuts.into_iter().chain([Fault::OffProbability, Fault::FirstCarried, Fault::HostCarried]) {
+        caught(fault, &["sample"]);
+    }
+}
+
+#[test]
 fn wrong_state_is_caught() {
     caught(Fault::SwapHeadMap, &["gated_delta"]);
     caught(Fault::StaleSlot, &["conv", "slots"]);
-    caught(Fault::NoCopy, &["slots"]);
+    caught(Fault::NoCopy, &["slots", "attention"]);
     caught(Fault::OneTooFew, &["speculation"]);
     caught(Fault::GuessesStay, &["speculation"]);
 }

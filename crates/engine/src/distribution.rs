@@ -1,7 +1,5 @@
 //! The distribution over the next token that a row of logits stands for.
 
-use crate::sampler::argmax;
-
 /// Log-probabilities of the next token, in nats. Sums are taken in f64, so that a large vocabulary loses nothing.
 #[derive(Debug, Clone, Copy)]
 pub struct Distribution<'a> {
@@ -16,7 +14,7 @@ pub struct Distribution<'a> {
 impl<'a> Distribution<'a> {
     /// The softmax of `logits`, which are finite and at least one.
     pub fn of(logits: &'a [f32]) -> Self {
-        let best = argmax(logits);
+        let best = (1..logits.len()).fold(0, |best, i| if logits[i] > logits[best] { i } else { best });
         let top = f64::from(logits[best]);
         // The largest term is 1, so the sum is neither 0 nor infinite.
         let sum: f64 = logits.iter().map(|l| (f64::from(*l) - top).exp()).sum();
@@ -35,6 +33,20 @@ impl<'a> Distribution<'a> {
     /// The likeliest token, the lowest id among equals.
     pub fn best(&self) -> u32 {
         self.best as u32
+    }
+
+    /// The `count` likeliest tokens with their log-probabilities, likeliest first, equals in the order of their ids.
+    pub fn top(&self, count: usize) -> Vec<(u32, f64)> {
+        let by_rank =
+            |a: &u32, b: &u32| self.logits[*b as usize].total_cmp(&self.logits[*a as usize]).then_with(|| a.cmp(b));
+        let mut order: Vec<u32> = (0..self.logits.len() as u32).collect();
+        let count = count.min(order.len());
+        if count < order.len() {
+            order.select_nth_unstable_by(count, by_rank);
+        }
+        order.truncate(count);
+        order.sort_unstable_by(by_rank);
+        order.into_iter().map(|token| (token, self.log_prob(token))).collect()
     }
 
     /// `KL(self || other)`: the nats that are lost when `other` stands in for `self`. Both have the same tokens.
@@ -64,6 +76,10 @@ mod tests {
         assert_eq!(distribution.best(), 1);
         near(distribution.log_prob(0), 0.25f64.ln());
         near(distribution.log_prob(3), 0.125f64.ln());
+        let top = distribution.top(3);
+        assert_eq!(top.iter().map(|(token, _)| *token).collect::<Vec<_>>(), [1, 0, 2]);
+        near(top[2].1, 0.125f64.ln());
+        assert_eq!((distribution.top(9).len(), distribution.top(0).len()), (4, 0));
     }
 
     #[test]

@@ -1,60 +1,29 @@
-//! The step loop.
+//! The engine as its owner sees it, and its step.
 
-use crate::core::{Batch, BatchItem, Event, FinishReason, Request, RequestId, Sequence, Usage, Waiting};
 use crate::error::EngineError;
+use crate::event::{Event, FinishReason, Usage};
+use crate::flight::Flight;
+use crate::options::{EngineOptions, list};
 use crate::plans::Plans;
-use crate::schedule::schedule;
+use crate::request::{Request, RequestId};
+use crate::schedule::{Batch, Scheduled, schedule};
+use crate::sequence::{Limits, Sequence};
+use crate::stats::{Counters, Stats};
 use crate::store::Store;
-use crate::thinking::Place;
 use onebit_models::{Forward, Model};
-use onebit_ops::{Activations, Backend, Bucket, KvFormat, OpError, PAGE_ROWS, StepOutput, wait};
-use std::collections::VecDeque;
+use onebit_ops::{Activations, Backend, Bucket, PAGE_ROWS};
+use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
 /// Far beyond what a device serves; keeps the sizes of the cache within their integers.
 const MAX_SEQUENCES: usize = 4096;
 
-/// How an engine is laid out. See [`MemoryPlan`](crate::MemoryPlan) for a context that fits the machine.
-#[derive(Debug, Clone, PartialEq)]
-pub struct EngineOptions {
-    /// Tokens that one sequence may hold, prompt and answer together.
-    pub context: usize,
-    /// Sequences that run at once; more wait.
-    pub sequences: usize,
-    /// Cached tokens of all sequences together, those kept for later prompts included; `None` for
-    /// `sequences * context`.
-    pub cached_tokens: Option<usize>,
-    /// States of recurrent models that can be saved for later prompts, beside the running ones.
-    pub checkpoints: usize,
-    /// How keys and values are stored.
-    pub kv: KvFormat,
-    /// How matmul inputs are rounded; `None` for the backend's own choice.
-    pub activations: Option<Activations>,
-    /// Prompt tokens that one step reads; `None` for the backend's own choice.
-    pub prefill_rows: Option<usize>,
-}
-
-impl EngineOptions {
-    /// One sequence of up to `context` tokens, keys and values in half precision.
-    pub fn new(context: usize) -> Self {
-        EngineOptions {
-            context,
-            sequences: 1,
-            cached_tokens: None,
-            checkpoints: 1,
-            kv: KvFormat::F16,
-            activations: None,
-            prefill_rows: None,
-        }
-    }
-}
-
 /// Runs requests on one model and one device.
 ///
 /// ```text
 /// submit -> waiting -> running -> Finished | Failed
-///             step: take requests, schedule a batch, run the plan, sample, publish
+///             step: take requests, schedule a batch, run the plan, publish what came out of the one before
 /// ```
 ///
 /// A sequence's tokens do not depend on the sequences beside it. The engine starts no thread and keeps no global:
@@ -65,13 +34,27 @@ pub struct Engine {
     pub(crate) activations: Activations,
     pub(crate) prefill_rows: usize,
     pub(crate) store: Store,
+    pub(crate) plans: Plans,
     options: EngineOptions,
-    plans: Plans,
-    waiting: VecDeque<Waiting>,
-    running: Vec<Sequence>,
-    events: Vec<Event>,
+    runs_ahead: bool,
+    /// In the order in which they are to begin.
+    pub(crate) waiting: Vec<Sequence>,
+    /// In the same order: the last gives way first.
+    pub(crate) running: Vec<Sequence>,
+    /// The step under way.
+    pub(crate) flight: Option<Flight>,
+    pub(crate) events: Vec<Event>,
+    /// Answers of each request that have not ended, and the prompt tokens that did not have to be read for them.
+    pub(crate) open: BTreeMap<RequestId, Open>,
     next_id: u64,
-    pub(crate) steps: u64,
+    pub(crate) counters: Counters,
+}
+
+/// What is left of a request.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Open {
+    pub(crate) answers: usize,
+    pub(crate) cached: Option<usize>,
 }
 
 /// How [`Engine::generate`] ended.
@@ -87,7 +70,7 @@ impl Engine {
     /// Lays out the cache. Plans are compiled when they are first needed.
     ///
     /// # Errors
-    /// [`EngineError::Parameter`] for an option outside its range, [`OpError::OutOfMemory`] for a cache that does not
+    /// [`EngineError::Parameter`] for an option outside its range, [`OpError::OutOfMemory`](onebit_ops::OpError::OutOfMemory) for a cache that does not
     /// fit the device.
     pub fn new(model: Arc<Model>, backend: Arc<dyn Backend>, options: EngineOptions) -> Result<Engine, EngineError> {
         let facts = model.facts();
@@ -115,8 +98,8 @@ impl Engine {
         if !caps.activations.contains(&activations) {
             return Err(EngineError::parameter("activations", list(&caps.activations), activations));
         }
-        let spec = options.cache_spec(facts);
-        let store = Store::new(backend.clone(), backend.cache(spec)?, options.checkpoints);
+        let runs_ahead = options.run_ahead.unwrap_or(caps.asynchronous);
+        let store = Store::new(backend.clone(), backend.cache(options.cache_spec(facts))?);
         let full = Bucket { rows: prefill_rows + sequences - 1, logits: sequences, context };
         let plans = Plans::new(Forward::new(activations), full);
         Ok(Engine {
@@ -125,13 +108,16 @@ impl Engine {
             activations,
             prefill_rows,
             store,
-            options,
             plans,
-            waiting: VecDeque::new(),
+            options,
+            runs_ahead,
+            waiting: Vec::new(),
             running: Vec::new(),
+            flight: None,
             events: Vec::new(),
+            open: BTreeMap::new(),
             next_id: 1,
-            steps: 0,
+            counters: Counters::default(),
         })
     }
 
@@ -150,19 +136,20 @@ impl Engine {
         self.activations
     }
 
-    /// Requests waiting and running.
-    pub fn load(&self) -> (usize, usize) {
-        (self.waiting.len(), self.running.len())
+    /// What it holds and has done.
+    pub fn stats(&self) -> Stats {
+        Stats {
+            waiting: self.waiting.len(),
+            running: self.running.len(),
+            pages: self.store.pages(),
+            slots: self.store.slots(),
+            counters: self.counters,
+        }
     }
 
     /// Nothing waits, runs, or is still to be published.
     pub fn is_idle(&self) -> bool {
-        self.waiting.is_empty() && self.running.is_empty() && self.events.is_empty()
-    }
-
-    /// KV pages and state slots that no running sequence holds.
-    pub fn unused(&self) -> (usize, usize) {
-        self.store.unused()
+        self.waiting.is_empty() && self.running.is_empty() && self.flight.is_none() && self.events.is_empty()
     }
 
     /// Forgets what ended sequences have left for later prompts.
@@ -175,31 +162,48 @@ impl Engine {
     /// # Errors
     /// [`EngineError`] with the first thing wrong with it; nothing has happened then.
     pub fn submit(&mut self, mut request: Request) -> Result<RequestId, EngineError> {
-        let facts = self.model.facts();
-        request.validate(facts.vocab, self.options.context)?;
-        if facts.state.is_none() {
-            // Pages can be cut at any token; only recurrent state has to be saved on the way.
-            request.checkpoints.clear();
-        }
+        let limits = Limits { vocab: self.model.facts().vocab, context: self.options.context };
+        request.validate(limits.vocab, limits.context)?;
         let id = RequestId(self.next_id);
+        let sequences = Sequence::all(id, request, limits)?;
         self.next_id += 1;
-        self.waiting.push_back(Waiting { id, request });
+        self.open.insert(id, Open { answers: sequences.len(), cached: None });
+        sequences.into_iter().for_each(|sequence| self.enqueue(sequence));
         Ok(id)
     }
 
-    /// Ends a request, wherever it is. What it held is free when this returns; the next [`step`](Engine::step)
-    /// publishes its end.
+    pub(crate) fn enqueue(&mut self, sequence: Sequence) {
+        let at = self.waiting.partition_point(|s| s.order() < sequence.order());
+        self.waiting.insert(at, sequence);
+    }
+
+    /// Ends a request with all its answers, wherever they are. What they held is free when this returns; the next
+    /// [`step`](Engine::step) publishes their ends.
     ///
     /// # Errors
-    /// [`EngineError::UnknownRequest`] when it is neither waiting nor running.
+    /// [`EngineError::UnknownRequest`] when none of them is under way.
     pub fn cancel(&mut self, id: RequestId) -> Result<(), EngineError> {
-        if let Some(at) = self.waiting.iter().position(|w| w.id == id) {
-            let usage = Usage { prompt_tokens: self.waiting[at].request.tokens.len(), ..Usage::default() };
-            self.waiting.remove(at);
-            self.events.push(Event::Finished { id, reason: FinishReason::Cancelled, usage });
+        if !self.open.contains_key(&id) {
+            return Err(EngineError::UnknownRequest(id.0));
+        }
+        while let Some(choice) = self.waiting.iter().chain(&self.running).find(|s| s.id() == id).map(|s| s.choice) {
+            self.cancel_choice(id, choice)?;
+        }
+        Ok(())
+    }
+
+    /// Ends one answer of a request; the others go on.
+    ///
+    /// # Errors
+    /// [`EngineError::UnknownRequest`] when it is not under way.
+    pub fn cancel_choice(&mut self, id: RequestId, choice: usize) -> Result<(), EngineError> {
+        let is_it = |s: &Sequence| s.id() == id && s.choice == choice;
+        if let Some(at) = self.waiting.iter().position(is_it) {
+            let sequence = self.waiting.remove(at);
+            self.close(&sequence, FinishReason::Cancelled);
             return Ok(());
         }
-        let at = self.running.iter().position(|s| s.id == id).ok_or(EngineError::UnknownRequest(id.0))?;
+        let at = self.running.iter().position(is_it).ok_or(EngineError::UnknownRequest(id.0))?;
         self.finish(at, FinishReason::Cancelled);
         Ok(())
     }
@@ -212,35 +216,77 @@ impl Engine {
     /// [`EngineError::Integrity`] when the engine itself has lost count; it should not be used further.
     pub fn step(&mut self) -> Result<Vec<Event>, EngineError> {
         self.take_requests();
-        match schedule(&mut self.running, &mut self.store, self.prefill_rows) {
-            Ok(Some(batch)) => match self.run(&batch) {
-                Ok(output) => self.sample(&batch, output),
-                Err(error) => self.fail_batch(&batch, &error),
-            },
-            Ok(None) => self.store.check_idle()?,
-            Err(error) => return Err(EngineError::Integrity(error.to_string())),
+        if self.flight.is_none() {
+            match self.batch()? {
+                Some(batch) => self.flight = self.launch(batch),
+                None if self.running.is_empty() && self.waiting.is_empty() => self.store.check_idle()?,
+                None => {}
+            }
         }
-        Ok(self.publish())
+        let next = match self.flight {
+            Some(_) => self.batch_ahead()?.and_then(|batch| self.launch(batch)),
+            None => None,
+        };
+        if let Some(flight) = std::mem::replace(&mut self.flight, next) {
+            self.land(flight);
+        }
+        Ok(std::mem::take(&mut self.events))
+    }
+
+    /// The next step's work, with nothing under way. Where a page is missing, the last of the running sequences gives
+    /// way.
+    fn batch(&mut self) -> Result<Option<Batch>, EngineError> {
+        loop {
+            match self.schedule(false)? {
+                Scheduled::Batch(batch) => return Ok(Some(batch)),
+                Scheduled::Nothing => return Ok(None),
+                Scheduled::NoRoom if self.running.len() > 1 => self.preempt(),
+                Scheduled::NoRoom => {
+                    return Err(EngineError::Integrity("one sequence alone has no room".to_owned()));
+                }
+            }
+        }
+    }
+
+    /// A step's work that can start before the one under way is done.
+    fn batch_ahead(&mut self) -> Result<Option<Batch>, EngineError> {
+        if !self.runs_ahead || self.running.iter().any(Sequence::needs_host) {
+            return Ok(None);
+        }
+        match self.schedule(true)? {
+            Scheduled::Batch(batch) => Ok(Some(batch)),
+            Scheduled::Nothing | Scheduled::NoRoom => Ok(None),
+        }
+    }
+
+    fn schedule(&mut self, ahead: bool) -> Result<Scheduled, EngineError> {
+        let scheduled = schedule(&mut self.running, &mut self.store, self.prefill_rows, ahead);
+        scheduled.map_err(|error| EngineError::Integrity(error.to_string()))
     }
 
     /// Runs one request to its end. The callback sees every event but the last; breaking cancels the request.
     ///
     /// # Errors
-    /// [`EngineError::Busy`] when other requests are under way, those of [`submit`](Engine::submit) and
-    /// [`step`](Engine::step), and what made the request fail.
+    /// [`EngineError::Busy`] when other requests are under way, [`EngineError::Parameter`] for more than one answer,
+    /// those of [`submit`](Engine::submit) and [`step`](Engine::step), and what made the request fail.
     pub fn generate(
         &mut self,
         request: Request,
         mut on_event: impl FnMut(&Event) -> ControlFlow<()>,
     ) -> Result<Completion, EngineError> {
         self.require_idle()?;
+        if request.choices > 1 {
+            return Err(EngineError::parameter("choices", "1", request.choices));
+        }
         let id = self.submit(request)?;
         let mut wanted = true;
-        loop {
+        let mut done = None;
+        // A step that ran ahead of the end is still to come in.
+        while done.is_none() || !self.is_idle() {
             for event in self.step()? {
                 match event {
-                    Event::Finished { reason, usage, .. } => return Ok(Completion { reason, usage }),
-                    Event::Failed { error, .. } => return Err(error),
+                    Event::Finished { reason, usage, .. } => done = Some(Ok(Completion { reason, usage })),
+                    Event::Failed { error, .. } => done = Some(Err(error)),
                     event if wanted && on_event(&event).is_break() => {
                         wanted = false;
                         // It may have ended in this very step, and then has nothing left to cancel.
@@ -250,154 +296,15 @@ impl Engine {
                 }
             }
         }
+        done.unwrap_or(Err(EngineError::UnknownRequest(id.0)))
     }
 
     pub(crate) fn require_idle(&self) -> Result<(), EngineError> {
         if self.is_idle() {
             return Ok(());
         }
-        Err(EngineError::Busy { running: self.waiting.len() + self.running.len() })
+        Err(EngineError::Busy { running: self.open.len() })
     }
-
-    /// Moves waiting requests to the running ones, in order, while there is room.
-    fn take_requests(&mut self) {
-        while self.running.len() < self.options.sequences
-            && let Some(next) = self.waiting.front()
-        {
-            let prompt = &next.request.tokens;
-            let longest = next.request.max_tokens.map_or(self.options.context, |max| prompt.len().saturating_add(max));
-            match self.store.claim(prompt, longest.min(self.options.context)) {
-                Ok(None) => break,
-                claimed => {
-                    let Some(waiting) = self.waiting.pop_front() else { break };
-                    match claimed {
-                        Ok(Some(holding)) => self.running.push(Sequence::new(waiting, holding)),
-                        Ok(None) => {}
-                        Err(error) => self.events.push(Event::Failed { id: waiting.id, error: error.into() }),
-                    }
-                }
-            }
-        }
-    }
-
-    fn run(&mut self, batch: &Batch) -> Result<StepOutput, OpError> {
-        self.steps += 1;
-        let rows = batch.inputs.tokens.len();
-        let plan = self.plans.get(&self.model, &*self.backend, self.store.cache(), rows)?;
-        let ticket = self.backend.run(plan, batch.inputs.clone())?;
-        let output = wait(&*self.backend, ticket)?;
-        let wanted = batch.inputs.logit_rows.len() * self.model.facts().vocab;
-        let got = output.values.get("logits").map_or(0, Vec::len);
-        if got != wanted {
-            let what = "values".to_owned();
-            let (wanted, got) = (wanted.to_string(), got.to_string());
-            return Err(OpError::Shape { op: "logits", what, wanted, got });
-        }
-        Ok(output)
-    }
-
-    /// Books what was read, and chooses the next token of every sequence that is up to date.
-    fn sample(&mut self, batch: &Batch, mut output: StepOutput) {
-        let vocab = self.model.facts().vocab;
-        let mut logits = output.values.remove("logits").unwrap_or_default();
-        let mut ended = Vec::new();
-        for item in &batch.items {
-            let row = item.logits.map(|row| &mut logits[row * vocab..(row + 1) * vocab]);
-            match self.advance(item, row) {
-                Ok(None) => {}
-                Ok(Some(reason)) => ended.push((item.sequence, Ok(reason))),
-                Err(error) => ended.push((item.sequence, Err(error))),
-            }
-        }
-        // From the back, so that indices stay right.
-        ended.sort_unstable_by_key(|(at, _)| std::cmp::Reverse(*at));
-        for (at, end) in ended {
-            match end {
-                Ok(reason) => self.finish(at, reason),
-                Err(error) => self.fail(at, error),
-            }
-        }
-    }
-
-    /// Takes one sequence forward by the rows that were read.
-    fn advance(&mut self, item: &BatchItem, logits: Option<&mut [f32]>) -> Result<Option<FinishReason>, EngineError> {
-        let sequence = &mut self.running[item.sequence];
-        let checkpoint = sequence.next_checkpoint();
-        sequence.computed += item.rows;
-        if checkpoint == Some(sequence.computed) {
-            self.store.checkpoint(&mut sequence.holding, sequence.computed)?;
-        }
-        if sequence.usage.completion_tokens == 0 {
-            let (done, total) = (sequence.computed, sequence.usage.prompt_tokens);
-            self.events.push(Event::Prefill { id: sequence.id, done, total });
-        }
-        let Some(logits) = logits else { return Ok(None) };
-        if let Some(token) = logits.iter().position(|l| !l.is_finite()) {
-            let (position, value) = (sequence.computed - 1, logits[token]);
-            return Err(EngineError::NonFinite { step: self.steps, position, token, value });
-        }
-        if let (Some(thinking), Some(state)) = (&sequence.request.thinking, &sequence.thinking)
-            && state.is_spent(thinking)
-        {
-            let closing = thinking.closing.clone();
-            return Ok(closing.into_iter().find_map(|token| self.append(item.sequence, token, true)));
-        }
-        let token = sequence.sampler.choose(logits, &sequence.tokens, sequence.usage.prompt_tokens);
-        if sequence.request.eos.contains(&token) {
-            return Ok(Some(FinishReason::Stop(token)));
-        }
-        Ok(self.append(item.sequence, token, false))
-    }
-
-    /// Adds a token to an answer. Returns why the answer ends with it, if it does.
-    fn append(&mut self, at: usize, token: u32, forced: bool) -> Option<FinishReason> {
-        let sequence = &mut self.running[at];
-        let place = match (&sequence.request.thinking, &mut sequence.thinking) {
-            (Some(thinking), Some(state)) => state.push(thinking, token, forced),
-            _ => Place::Answer,
-        };
-        sequence.tokens.push(token);
-        sequence.usage.completion_tokens += 1;
-        sequence.usage.reasoning_tokens += usize::from(place == Place::Inside);
-        self.events.push(Event::Token { id: sequence.id, token, reasoning: place != Place::Answer });
-        if sequence.request.max_tokens.is_some_and(|max| sequence.usage.completion_tokens >= max) {
-            return Some(FinishReason::Length);
-        }
-        (sequence.tokens.len() >= self.options.context).then_some(FinishReason::ContextFull)
-    }
-
-    fn finish(&mut self, at: usize, reason: FinishReason) {
-        let mut sequence = self.running.remove(at);
-        self.events.push(Event::Finished { id: sequence.id, reason, usage: sequence.usage });
-        if sequence.request.keep && sequence.computed > 0 {
-            sequence.tokens.truncate(sequence.computed);
-            self.store.keep(sequence.holding, sequence.tokens);
-        } else {
-            self.store.release(sequence.holding);
-        }
-    }
-
-    fn fail(&mut self, at: usize, error: EngineError) {
-        let sequence = self.running.remove(at);
-        self.store.release(sequence.holding);
-        self.events.push(Event::Failed { id: sequence.id, error });
-    }
-
-    fn fail_batch(&mut self, batch: &Batch, error: &OpError) {
-        let mut touched: Vec<usize> = batch.items.iter().map(|item| item.sequence).collect();
-        touched.sort_unstable();
-        for at in touched.into_iter().rev() {
-            self.fail(at, error.clone().into());
-        }
-    }
-
-    fn publish(&mut self) -> Vec<Event> {
-        std::mem::take(&mut self.events)
-    }
-}
-
-fn list<T: ToString>(known: &[T]) -> String {
-    format!("one of {}", known.iter().map(T::to_string).collect::<Vec<_>>().join(", "))
 }
 
 #[cfg(test)]

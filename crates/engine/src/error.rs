@@ -50,18 +50,17 @@ pub enum EngineError {
     },
     /// The numbers broke down.
     #[error(
-        "step {step}: the model gave {value} as the logit of token {token} after position {position}; the weights are damaged or a kernel is wrong (`onebit doctor MODEL` tells which)"
+        "step {step}: not every logit after position {position} is a finite number; the weights are damaged or a kernel is wrong (`onebit doctor MODEL` tells which)"
     )]
     NonFinite {
         /// Engine step, counted from 1.
         step: u64,
         /// Position of the last token read.
         position: usize,
-        /// First token with such a logit.
-        token: usize,
-        /// The logit.
-        value: f32,
     },
+    /// A constraint that cannot be kept.
+    #[error("the constraint cannot be kept: {0}")]
+    Constraint(String),
     /// An unusable stop string.
     #[error(transparent)]
     Stop(#[from] StopError),

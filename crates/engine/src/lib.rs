@@ -10,28 +10,42 @@
 
 #![forbid(unsafe_code)]
 
-mod core;
+mod constraint;
 mod distribution;
 mod engine;
 mod error;
+mod event;
+mod flight;
+mod lifecycle;
 mod memory;
+mod options;
 mod plans;
 mod prompt;
 mod random;
 mod reader;
+mod request;
 mod sampler;
+mod sampling;
 mod schedule;
 mod score;
+mod sequence;
+mod stats;
 mod store;
 mod text;
 mod thinking;
+mod tree;
 
-pub use crate::core::{Event, FinishReason, Request, RequestId, SamplingParams, Usage};
+pub use constraint::Constraint;
 pub use distribution::Distribution;
-pub use engine::{Completion, Engine, EngineOptions};
+pub use engine::{Completion, Engine};
 pub use error::EngineError;
+pub use event::{Event, FinishReason, TokenLogprobs, Usage};
 pub use memory::{DEFAULT_CONTEXT, MemoryError, MemoryPlan, OVERHEAD};
+pub use options::EngineOptions;
 pub use prompt::{PromptChunk, PromptOutputs};
+pub use request::{MAX_CHOICES, MAX_LOGPROBS, Request, RequestId};
+pub use sampling::SamplingParams;
 pub use score::{ScoredRows, Scorer};
+pub use stats::{Counters, Pool, Stats};
 pub use text::{TextCompletion, TextEvent, TextGeneration};
 pub use thinking::Thinking;

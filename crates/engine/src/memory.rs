@@ -3,9 +3,9 @@
 //! One formula: `weights + KV + state + 300 MB`. The last term covers the plans' temporaries, the logits and the host
 //! side; see [`OVERHEAD`].
 
-use crate::engine::EngineOptions;
+use crate::options::EngineOptions;
 use onebit_models::Facts;
-use onebit_ops::{CacheSpec, PAGE_ROWS};
+use onebit_ops::PAGE_ROWS;
 
 /// Everything beside weights, pages and state: arena, logits, tables, the program itself.
 pub const OVERHEAD: u64 = 300_000_000;
@@ -135,14 +135,6 @@ impl MemoryPlan {
             return Err(MemoryError::DoesNotFit { context: least, needed: plan.total(), free });
         }
         Ok(plan)
-    }
-}
-
-impl EngineOptions {
-    /// The cache that these options lay out for a model.
-    pub fn cache_spec(&self, facts: &Facts) -> CacheSpec {
-        let own = self.sequences.saturating_mul(self.context.next_multiple_of(PAGE_ROWS));
-        facts.cache_spec(self.cached_tokens.unwrap_or(own), self.sequences + self.checkpoints, self.kv)
     }
 }
 

@@ -4,15 +4,17 @@ use onebit_models::{Forward, Model};
 use onebit_ops::{Backend, Bucket, Cache, OpError, Plan, PlanOptions};
 use std::collections::BTreeMap;
 
-/// Rows that a small step is rounded up to; anything larger runs in the plan for full steps.
-const SMALL: [usize; 4] = [1, 2, 4, 8];
+/// Rows that a small step is rounded up to. Beyond 8 only where so many sequences may run; anything larger runs in the
+/// plan for full steps.
+const SMALL: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
 
 /// The plans of one model on one cache.
 pub(crate) struct Plans {
     forward: Forward,
     /// Most rows of a step, most logit rows of a step, most tokens of a sequence.
     full: Bucket,
-    made: BTreeMap<usize, Plan>,
+    /// By rows, and whether the logits come back beside the tokens.
+    made: BTreeMap<(usize, bool), Plan>,
 }
 
 impl Plans {
@@ -20,21 +22,23 @@ impl Plans {
         Plans { forward, full, made: BTreeMap::new() }
     }
 
-    /// The smallest plan for a step of `rows` rows.
+    /// The smallest plan for a step of `rows` rows that chooses tokens; with `logits` it hands those out as well.
     pub(crate) fn get(
         &mut self,
         model: &Model,
         backend: &dyn Backend,
         cache: &Cache,
-        rows: usize,
+        (rows, logits): (usize, bool),
     ) -> Result<&Plan, OpError> {
         let full = self.full;
-        let rows = SMALL.into_iter().find(|small| rows <= *small && *small < full.rows).unwrap_or(full.rows);
-        if !self.made.contains_key(&rows) {
+        let most = full.logits.next_power_of_two().max(8).min(full.rows - 1);
+        let rows = SMALL.into_iter().find(|small| rows <= *small && *small <= most).unwrap_or(full.rows);
+        if !self.made.contains_key(&(rows, logits)) {
             let bucket = Bucket { rows, logits: full.logits.min(rows), ..full };
-            let program = model.program(bucket, &self.forward);
-            self.made.insert(rows, backend.compile(program, cache, PlanOptions::default())?);
+            let forward = Forward { logits, sample: true, ..self.forward.clone() };
+            let plan = backend.compile(model.program(bucket, &forward), cache, PlanOptions::default())?;
+            self.made.insert((rows, logits), plan);
         }
-        Ok(&self.made[&rows])
+        Ok(&self.made[&(rows, logits)])
     }
 }

@@ -4,6 +4,7 @@ use crate::engine::Engine;
 use crate::error::EngineError;
 use crate::prompt::PromptOutputs;
 use crate::store::Holding;
+use crate::tree::Space;
 use onebit_models::Forward;
 use onebit_ops::{Bucket, Plan, PlanOptions, Segment, StepInputs, StepOutput, wait};
 use std::collections::BTreeMap;
@@ -46,8 +47,8 @@ impl<'e> Reader<'e> {
     /// [`EngineError::Busy`] while requests are under way, and faults of the device.
     pub(crate) fn new(engine: &'e mut Engine, outputs: &PromptOutputs, chunk: usize) -> Result<Self, EngineError> {
         engine.require_idle()?;
-        let forward =
-            Forward { activations: engine.activations, taps: outputs.taps.clone(), final_norm: outputs.final_norm };
+        let (taps, final_norm) = (outputs.taps.clone(), outputs.final_norm);
+        let forward = Forward { taps, final_norm, ..Forward::new(engine.activations) };
         let bucket = Bucket { rows: chunk, logits: chunk, context: engine.options().context };
         let program = engine.model.program(bucket, &forward);
         let plan = engine.backend.compile(program, engine.store.cache(), PlanOptions::default())?;
@@ -71,13 +72,10 @@ impl<'e> Reader<'e> {
             return Err(EngineError::UnknownToken { name: "tokens", token, vocab });
         }
         self.end();
-        // A kept sequence is of no use here: the rows before its end are wanted too.
-        self.engine.store.forget();
-        let holding = self
-            .engine
-            .store
-            .claim(&tokens[..1], tokens.len())?
-            .ok_or_else(|| EngineError::Integrity("an idle cache has no room".to_owned()))?;
+        // What earlier requests have read is of no use here: every row is wanted. Nor does anything stay.
+        let claim = self.engine.store.claim(Space::MAX, &tokens[..1], tokens.len())?;
+        let claim = claim.ok_or_else(|| EngineError::Integrity("an idle cache has no room".to_owned()))?;
+        let holding = claim.holding;
         self.sequence = Some(Sequence { tokens: tokens.to_vec(), first_logits, done: 0, holding });
         Ok(())
     }
@@ -95,7 +93,7 @@ impl<'e> Reader<'e> {
         let first_logits = sequence.first_logits.clamp(first, first + rows);
         let segment = Segment {
             rows: 0..rows,
-            slot: sequence.holding.slot,
+            slot: sequence.holding.slot(),
             pages: sequence.holding.pages.clone(),
             past: first,
             accepted: 0,
@@ -106,17 +104,18 @@ impl<'e> Reader<'e> {
             positions: (first..first + rows).map(|p| [p as u32; 3]).collect(),
             segments: vec![segment],
             logit_rows: (first_logits - first..rows).collect(),
+            ..StepInputs::default()
         };
-        engine.steps += 1;
+        engine.counters.steps += 1;
         let ticket = engine.backend.run(&self.plan, inputs)?;
         let StepOutput { values, .. } = wait(&*engine.backend, ticket)?;
         sequence.done += rows;
-        Ok(Some(Chunk { first, rows, first_logits, values, step: engine.steps }))
+        Ok(Some(Chunk { first, rows, first_logits, values, step: engine.counters.steps }))
     }
 
     fn end(&mut self) {
         if let Some(sequence) = self.sequence.take() {
-            self.engine.store.release(sequence.holding);
+            self.engine.store.release(sequence.holding, false);
         }
     }
 }

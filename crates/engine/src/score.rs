@@ -65,8 +65,7 @@ impl Scorer<'_> {
         let logits = chunk.values.remove("logits").unwrap_or_default();
         let rows = ScoredRows { first: chunk.first_logits, vocab: self.vocab, logits };
         if let Some(at) = rows.logits.iter().position(|l| !l.is_finite()) {
-            let (position, token, value) = (rows.first + at / self.vocab, at % self.vocab, rows.logits[at]);
-            return Err(EngineError::NonFinite { step: chunk.step, position, token, value });
+            return Err(EngineError::NonFinite { step: chunk.step, position: rows.first + at / self.vocab });
         }
         Ok(Some(rows))
     }

@@ -1,8 +1,9 @@
 //! Text in front of the engine: whole characters, reasoning apart from the answer, a cut exactly before a stop string.
 
-use crate::core::{Event, FinishReason, Request, Usage};
 use crate::engine::Engine;
 use crate::error::EngineError;
+use crate::event::{Event, FinishReason, Usage};
+use crate::request::Request;
 use crate::thinking::Thinking;
 use onebit_text::{
     Specials, StopError, StopMatcher, TextStream, ThinkMarkers, ThinkPiece, ThinkingSplitter, Tokenizer, TokenizerError,
@@ -147,7 +148,7 @@ impl Engine {
                         broken |= take(piece.into(), !broken).is_break();
                     }
                 }
-                Event::Finished { .. } | Event::Failed { .. } => {}
+                Event::Diverged { .. } | Event::Finished { .. } | Event::Failed { .. } => {}
             }
             if broken || text.stopped_by().is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         })?;

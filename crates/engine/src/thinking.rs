@@ -52,6 +52,16 @@ impl ThinkingState {
         ThinkingState { phase: if thinking.open { Phase::Open } else { Phase::Start }, used: 0 }
     }
 
+    /// The next token lies inside the block.
+    pub(crate) fn is_open(&self) -> bool {
+        self.phase == Phase::Open
+    }
+
+    /// The next token may open the block.
+    pub(crate) fn may_open(&self) -> bool {
+        self.phase == Phase::Start
+    }
+
     /// The block is open and may not grow.
     pub(crate) fn is_spent(&self, thinking: &Thinking) -> bool {
         self.phase == Phase::Open && thinking.budget.is_some_and(|budget| self.used >= budget)

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Probe, Source, engine, prompt, tokens};
+use common::{Probe, Source, engine, prompt, tokens, unused};
 use onebit_engine::{EngineOptions, PromptOutputs, Request, SamplingParams};
 use onebit_ops::KvFormat;
 use std::ops::ControlFlow;
@@ -13,7 +13,7 @@ fn options() -> EngineOptions {
 
 fn request(tokens: Vec<u32>, checkpoints: Vec<usize>) -> Request {
     let sampling = SamplingParams { temperature: 0.8, seed: Some(3), ..SamplingParams::default() };
-    Request { sampling, max_tokens: Some(8), keep: true, checkpoints, ..Request::new(tokens) }
+    Request { sampling, max_tokens: Some(8), checkpoints, ..Request::new(tokens) }
 }
 
 /// The answer, and how many prompt tokens were not read again; the same request on a fresh engine answers the same.
@@ -95,10 +95,10 @@ fn a_cancelled_answer_is_kept_too() {
 fn what_is_kept_gives_way_to_what_runs() {
     let source = Source::hybrid(512);
     let (mut engine, _) = engine(&source, Probe::default(), options());
-    let all = engine.unused();
+    let all = unused(&engine);
     for i in 0..6 {
         assert_eq!(check(&mut engine, &source, request(prompt(480, i), vec![200, 400])).1, 0);
-        assert_eq!(engine.unused(), all, "kept memory counts as unused");
+        assert_eq!(unused(&engine), all, "kept memory counts as unused");
         assert_eq!(engine.step(), Ok(vec![]), "nothing is lost or doubled");
     }
     // Two states were to be saved and one may be: the later one stays.
@@ -108,7 +108,7 @@ fn what_is_kept_gives_way_to_what_runs() {
     engine.forget();
     assert_eq!(check(&mut engine, &source, request(prompt(480, 5), vec![])).1, 0);
     let rows = engine.read_prompt(&prompt(30, 5), &PromptOutputs::default(), |_| ControlFlow::Continue(()));
-    assert_eq!((rows, engine.unused()), (Ok(()), all));
+    assert_eq!((rows, unused(&engine)), (Ok(()), all));
     assert_eq!(engine.step(), Ok(vec![]));
 }
 
@@ -117,7 +117,7 @@ fn many_sequences_share_saved_states_fairly() {
     let source = Source::hybrid(512);
     let options = EngineOptions { sequences: 3, checkpoints: 2, cached_tokens: Some(1024), ..options() };
     let (mut engine, _) = engine(&source, Probe::default(), options);
-    let all = engine.unused();
+    let all = unused(&engine);
     for round in 0..4 {
         for i in 0..5 {
             let request = request(prompt(60 + 30 * i, i as u32 + round), vec![10, 20, 30, 50]);
@@ -126,7 +126,7 @@ fn many_sequences_share_saved_states_fairly() {
         while !engine.is_idle() {
             engine.step().expect("a good step");
         }
-        assert_eq!(engine.unused(), all);
+        assert_eq!(unused(&engine), all);
         assert_eq!(engine.step(), Ok(vec![]));
     }
 }

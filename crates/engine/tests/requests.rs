@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{END, Probe, Source, VOCAB, engine, one_hot, prompt, tokens};
+use common::{END, Probe, Source, VOCAB, engine, load, one_hot, prompt, tokens, unused};
 use onebit_engine::{Engine, EngineError, EngineOptions, Event, FinishReason, Request, SamplingParams, Thinking};
 use onebit_models::{LoadOptions, Model};
 use onebit_ops::{Activations, KvFormat, OpError};
@@ -65,7 +65,7 @@ fn ties_go_to_the_lowest_token() {
 
 #[test]
 fn broken_numbers_end_the_request_and_not_the_engine() {
-    for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+    for bad in [f32::NAN, f32::INFINITY] {
         let probe = Probe::scripted(move |at, _| {
             let mut logits = one_hot(9);
             if at == 6 {
@@ -74,11 +74,11 @@ fn broken_numbers_end_the_request_and_not_the_engine() {
             Ok(logits)
         });
         let mut engine = scripted(probe, 64);
-        let all = engine.unused();
+        let all = unused(&engine);
         let error = engine.generate(greedy(prompt(5, 1)), |_| ControlFlow::Continue(())).expect_err("not finite");
-        let EngineError::NonFinite { step: 3, position: 6, token: 123, .. } = error else { panic!("{error:?}") };
+        let EngineError::NonFinite { step: 3, position: 6 } = error else { panic!("{error:?}") };
         assert!(error.to_string().contains("step 3") && error.to_string().contains("position 6"), "{error}");
-        assert_eq!(engine.unused(), all);
+        assert_eq!(unused(&engine), all);
         let request = Request { max_tokens: Some(2), ..greedy(prompt(5, 1)) };
         assert_eq!(tokens(&mut engine, request).0, [9, 9], "the engine goes on");
     }
@@ -193,11 +193,11 @@ fn more_requests_than_memory_wait_their_turn() {
     }
     engine.submit(Request { max_tokens: Some(4), ..greedy(prompt(10, 1)) }).expect("good");
     engine.step().expect("a good step");
-    assert_eq!(engine.load(), (3, 1), "the second could grow to 128 tokens, for which there is no room");
+    assert_eq!(load(&engine), (3, 1), "the second could grow to 128 tokens, for which there is no room");
     let mut most = 0;
     while !engine.is_idle() {
         engine.step().expect("a good step");
-        most = most.max(engine.load().1);
+        most = most.max(load(&engine).1);
     }
     assert_eq!(most, 2, "the last one is short enough to run beside another");
     assert_eq!(engine.step(), Ok(vec![]));

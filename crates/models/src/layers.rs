@@ -71,7 +71,7 @@ impl Ends {
         x
     }
 
-    /// Logits of the wanted rows.
+    /// Logits of the wanted rows, and the tokens chosen from them.
     pub(crate) fn logits(&self, rec: &mut Recorder, forward: &Forward, x: View) {
         if forward.final_norm {
             let normed = rec.rms_norm(x, &self.norm.gain, self.norm.eps);
@@ -79,7 +79,12 @@ impl Ends {
         }
         let rows = rec.select_rows(x);
         let logits = rec.norm_linear(rows, &self.norm, &self.head, forward.activations);
-        rec.output(logits, "logits");
+        if forward.logits {
+            rec.output(logits, "logits");
+        }
+        if forward.sample {
+            rec.sample(logits);
+        }
     }
 
     /// Embedding, and the head when it is a weight of its own.

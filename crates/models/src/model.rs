@@ -65,18 +65,22 @@ pub struct Forward {
     pub taps: Vec<usize>,
     /// Hand out every row after the last norm as `final_norm`.
     pub final_norm: bool,
+    /// Hand out the logits of the wanted rows as `logits`.
+    pub logits: bool,
+    /// Choose a token for each wanted row.
+    pub sample: bool,
 }
 
 impl Forward {
     /// Logits only.
     pub fn new(activations: Activations) -> Self {
-        Forward { activations, taps: Vec::new(), final_norm: false }
+        Forward { activations, taps: Vec::new(), final_norm: false, logits: true, sample: false }
     }
 }
 
 /// A forward pass that can be recorded.
 pub trait Architecture: Send + Sync {
-    /// Appends the forward pass; its outputs are `logits` and what `forward` asks for.
+    /// Appends the forward pass; its outputs are what `forward` asks for.
     fn record(&self, rec: &mut Recorder, forward: &Forward);
     /// Every uploaded weight, in forward order.
     fn weights(&self) -> Vec<&Weight>;

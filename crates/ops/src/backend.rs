@@ -1,6 +1,9 @@
 //! The contract of a device.
 
-use crate::{Activations, Cache, CacheSpec, KvFormat, OpError, Program, Resident, SharedBytes, SlotState, Table};
+use crate::{
+    Activations, Cache, CacheSpec, Carried, Draw, KvFormat, OpError, Program, Resident, Sampled, SharedBytes,
+    SlotState, Table,
+};
 use onebit_quant::{Format, Matrix};
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -153,6 +156,8 @@ pub struct Caps {
     pub kv_formats: Vec<KvFormat>,
     /// Rows of a prefill chunk that suit the device.
     pub prefill_rows: usize,
+    /// [`Backend::run`] returns before the step is done, so that the host can prepare the next one meanwhile.
+    pub asynchronous: bool,
 }
 
 /// Wishes at upload.
@@ -187,7 +192,7 @@ pub struct Segment {
 }
 
 /// What changes from step to step.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct StepInputs {
     /// One token a row.
     pub tokens: Vec<u32>,
@@ -197,6 +202,10 @@ pub struct StepInputs {
     pub segments: Vec<Segment>,
     /// Rows whose logits are wanted, ascending.
     pub logit_rows: Vec<usize>,
+    /// One for each logit row, when the program samples; otherwise none.
+    pub draws: Vec<Draw>,
+    /// Rows whose tokens come from the step just before on this cache, ascending.
+    pub carried: Vec<Carried>,
 }
 
 impl StepInputs {
@@ -219,9 +228,15 @@ impl StepInputs {
                 self.logit_rows, program.bucket.logits
             ));
         }
-        if let Some(token) = self.tokens.iter().find(|t| **t as usize >= vocab) {
+        if self.carried.iter().any(|c| c.row >= rows) || self.carried.windows(2).any(|c| c[0].row >= c[1].row) {
+            return fail(format!("carried rows {:?} are not ascending rows of {rows}", self.carried));
+        }
+        let is_carried = |row: usize| self.carried.iter().any(|c| c.row == row);
+        let foreign = self.tokens.iter().enumerate().find(|(row, t)| **t as usize >= vocab && !is_carried(*row));
+        if let Some((_, token)) = foreign {
             return fail(format!("token {token} is outside the vocabulary of {vocab}"));
         }
+        self.check_draws(program.sampled_logits())?;
         let mut next = 0;
         for s in &self.segments {
             if s.rows.start != next || s.rows.end <= s.rows.start {
@@ -259,6 +274,8 @@ impl StepInputs {
 pub struct StepOutput {
     /// Each output of the program, `(rows, cols)` row-major.
     pub values: BTreeMap<String, Vec<f32>>,
+    /// The token of each logit row, when the program samples.
+    pub sampled: Vec<Sampled>,
     /// Seconds of each op of the lowered program, when the plan was made to be profiled.
     pub op_seconds: Vec<f64>,
 }
@@ -339,6 +356,12 @@ pub trait Backend: Send + Sync {
     /// [`OpError::Inputs`] for a slot that is not there.
     fn copy_slot(&self, cache: &Cache, from: usize, to: usize) -> Result<(), OpError>;
 
+    /// Copies a page of keys and values, in all layers.
+    ///
+    /// # Errors
+    /// [`OpError::Inputs`] for a page that is not there.
+    fn copy_page(&self, cache: &Cache, from: u32, to: u32) -> Result<(), OpError>;
+
     /// Reads one layer of a state slot back, for tests and goldens.
     ///
     /// # Errors
@@ -351,7 +374,8 @@ pub trait Backend: Send + Sync {
     /// [`OpError::UnsupportedActivations`], [`OpError::OutOfMemory`], [`OpError::ForeignHandle`].
     fn compile(&self, program: Program, cache: &Cache, options: PlanOptions) -> Result<Plan, OpError>;
 
-    /// Starts a step.
+    /// Starts a step. Steps on one cache, and clears and copies of its slots and pages, take effect in the order of
+    /// these calls, whether or not earlier ones were polled; [`StepInputs::carried`] means the step started last.
     ///
     /// # Errors
     /// [`OpError::Inputs`], [`OpError::Device`].

@@ -1,5 +1,6 @@
 //! What a sequence keeps between steps: paged keys and values, and the recurrent state of delta-rule layers.
 
+use crate::OpError;
 use std::any::Any;
 use std::sync::Arc;
 
@@ -158,6 +159,17 @@ pub struct CacheSpec {
 }
 
 impl CacheSpec {
+    /// Whether a page is there.
+    ///
+    /// # Errors
+    /// [`OpError::Inputs`] when it is not.
+    pub fn check_page(&self, page: u32) -> Result<(), OpError> {
+        if (page as usize) < self.kv.pages {
+            return Ok(());
+        }
+        Err(OpError::Inputs(format!("page {page} of {}", self.kv.pages)))
+    }
+
     /// Bytes of pages and slots together.
     pub fn bytes(&self) -> u64 {
         self.kv.bytes() + self.state.map_or(0, |s| s.bytes_per_slot() * s.slots as u64)

@@ -15,6 +15,7 @@ mod error;
 mod program;
 pub mod reference;
 mod rope;
+mod sample;
 mod source;
 mod store;
 
@@ -29,5 +30,6 @@ pub use program::{
     Bucket, Epilogue, HeadMap, Norm, Op, Placement, Program, Recorder, Rows, StageCost, Tensor, TensorInfo, View,
 };
 pub use rope::{RopeTable, YarnScaling};
+pub use sample::{Adjust, Carried, Draw, Sampled, allows};
 pub use source::{DenseTensor, Meta, SharedBytes, SourceError, Table, WeightSource};
 pub use store::{PIECE_ALIGN, Resident, WeightStore};

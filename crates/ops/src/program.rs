@@ -169,6 +169,9 @@ pub enum Op {
     GatedNorm { x: View, z: View, norm: Norm, out: Tensor },
     /// Keeps the rows whose logits are wanted.
     SelectRows { x: View, out: Tensor },
+    /// One token for each logit row, as the step's [`Draw`](crate::Draw) says. The tokens go to the caller, and stay with
+    /// the cache for the next step's [`Carried`](crate::Carried) rows.
+    Sample { logits: View },
     /// Hands a result to the caller.
     Output { x: View, name: Arc<str> },
 }
@@ -190,6 +193,7 @@ impl Op {
             Op::GatedDelta { .. } => "gated_delta",
             Op::GatedNorm { .. } => "gated_norm",
             Op::SelectRows { .. } => "select_rows",
+            Op::Sample { .. } => "sample",
             Op::Output { .. } => "output",
         }
     }
@@ -199,7 +203,7 @@ impl Op {
         match self {
             Op::Embed { .. } => vec![],
             Op::RmsNorm { x, .. } | Op::Rope { x, .. } | Op::ConvSilu { x, .. } | Op::SelectRows { x, .. } => vec![*x],
-            Op::Output { x, .. } => vec![*x],
+            Op::Output { x, .. } | Op::Sample { logits: x } => vec![*x],
             Op::Linear { x, epilogue: Epilogue::Residual(residual), .. } => vec![*x, *residual],
             Op::Linear { x, .. } => vec![*x],
             Op::Add { a, b, .. } | Op::DeltaGates { a, b, .. } => vec![*a, *b],
@@ -227,7 +231,7 @@ impl Op {
             | Op::GatedNorm { out, .. }
             | Op::SelectRows { out, .. } => vec![*out],
             Op::DeltaGates { log_decay, beta, .. } => vec![*log_decay, *beta],
-            Op::Output { .. } => vec![],
+            Op::Sample { .. } | Op::Output { .. } => vec![],
         }
     }
 
@@ -337,6 +341,11 @@ impl Program {
             }
         }
         rec.finish()
+    }
+
+    /// The logits that the program samples, if it does.
+    pub fn sampled_logits(&self) -> Option<View> {
+        self.ops.iter().find_map(|op| if let Op::Sample { logits } = op { Some(*logits) } else { None })
     }
 
     /// Rows that a temporary can have.
@@ -547,6 +556,14 @@ impl Recorder {
         assert!(x.is_contiguous(), "selected rows must be contiguous");
         let out = self.tensor(Rows::Logits, x.cols());
         self.push(out, Op::SelectRows { x, out })
+    }
+
+    /// Chooses a token for each logit row. Once in a program.
+    pub fn sample(&mut self, logits: View) {
+        let rows = self.tensors[logits.tensor.0 as usize].rows;
+        assert!(logits.is_contiguous() && rows == Rows::Logits, "sampled logits must be contiguous logit rows");
+        assert!(!self.ops.iter().any(|op| matches!(op, Op::Sample { .. })), "a program samples once");
+        self.ops.push(Op::Sample { logits });
     }
 
     /// Names a result of the program.

@@ -5,6 +5,7 @@ pub(crate) mod delta;
 pub(crate) mod kv;
 pub(crate) mod packed;
 pub(crate) mod rows;
+pub(crate) mod softmax;
 pub(crate) mod unpack;
 pub(crate) mod vector;
 
@@ -34,6 +35,10 @@ macro_rules! kernel_list {
             rope(x: &[f32], cos: &[f32], sin: &[f32], out: &mut [f32]) = rows;
             /// `out[c] = silu(sum_j taps[j][c] * history[j][c])`; `cold` when history and taps come from memory.
             conv_silu(history: &[&[f32]], taps: &[&[f32]], cold: bool, out: &mut [f32]) = rows;
+            /// The largest value of a row, and whether all are below infinity and none is NaN.
+            survey(x: &[f32], out: &mut softmax::Survey) = softmax;
+            /// `out = exp((x - top) / temperature)` for values up to `top`.
+            soft_weights(x: &[f32], top: f32, temperature: f32, out: &mut [f32]) = softmax;
             /// Rounds a row to integers, with its scales and sums.
             quantize(x: &[f32], limit: i16, values: &mut [i16], scales: &mut [f32], sums: &mut [GroupSum]) = rows;
             /// Sums of 32 columns each.

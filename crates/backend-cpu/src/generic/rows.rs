@@ -27,7 +27,7 @@ fn zip<V: Vector>(a: &[f32], b: &[f32], out: &mut [f32], f: impl Pair<V>) {
 
 /// A vector of the values, then zeros.
 #[inline(always)]
-fn padded<V: Vector>(x: &[f32]) -> V {
+pub(crate) fn padded<V: Vector>(x: &[f32]) -> V {
     let mut full = [0.0; LANES];
     full[..x.len()].copy_from_slice(x);
     V::load(&full)

@@ -3,6 +3,7 @@
 pub(crate) mod attention;
 pub(crate) mod linear;
 pub(crate) mod recurrent;
+pub(crate) mod sample;
 pub(crate) mod simple;
 
 use crate::cache::Memory;
@@ -38,6 +39,8 @@ impl Exec<'_> {
 pub(crate) struct Frame<'a> {
     pub exec: Exec<'a>,
     pub inputs: &'a StepInputs,
+    /// The step's tokens, the carried ones among them.
+    pub tokens: &'a [u32],
     pub tensors: &'a [TensorInfo],
     pub placements: &'a [Placement],
     /// All temporaries.

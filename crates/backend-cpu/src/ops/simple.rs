@@ -3,15 +3,18 @@
 use super::{Frame, Input, Output, vector, weight};
 use crate::generic::unpack;
 use crate::layout::Packed;
-use onebit_ops::{Norm, OpError, RopeTable, Tensor, Vector, View, Weight};
+use onebit_ops::{Norm, OpError, RopeTable, Sampled, Tensor, Vector, View, Weight};
 
 pub(crate) fn embed(frame: &Frame<'_>, table: &Weight, out: Tensor) -> Result<(), OpError> {
     let packed: &Packed = weight(table)?;
-    let (tokens, out) = (&frame.inputs.tokens, frame.write(out));
+    let (tokens, out) = (frame.tokens, frame.write(out));
     frame.exec.each(tokens.len(), 4 * table.cols(), &|r, _| {
         let token = tokens[r] as usize;
         // SAFETY: each row is one task.
         let row = unsafe { out.row(r) };
+        if tokens[r] == Sampled::NOT_FINITE {
+            return row.fill(f32::NAN);
+        }
         if let Some(table) = &packed.table {
             table.matrix().decode_row(token, row);
         }

@@ -14,7 +14,7 @@ mod block;
 mod guard;
 
 use crate::generic::packed::{FloatRows, GroupSum};
-use crate::generic::{Kernels, attention, delta, kernel_list, kv, lifted_kernels, packed, rows};
+use crate::generic::{Kernels, attention, delta, kernel_list, kv, lifted_kernels, packed, rows, softmax};
 use crate::layout::{Codes, Segment};
 use avx2::F32x8;
 use onebit_ops::KvFormat;

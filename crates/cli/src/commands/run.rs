@@ -26,7 +26,7 @@ pub fn run(args: &RunArgs) -> Result<()> {
         sampling: &params,
         max_tokens: args.generate.max_tokens,
         stop: &args.generate.stop,
-        keep: false,
+        cache: false,
         patience: answer::PATIENCE,
     };
     if args.json {

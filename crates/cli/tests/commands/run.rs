@@ -247,7 +247,7 @@ fn one_hint_when_thinking_takes_long() {
         let mut session = Session::open(Some(model.arg()), &args.run, wishes).expect("a session");
         let prepared = prompt::chat(&session.text, &[Message::user("hi")], &[], Some(think)).expect("a prompt");
         let sampling = SamplingParams { seed: Some(1), ..SamplingParams::default() };
-        let ask = Ask { sampling: &sampling, max_tokens: Some(30), stop: &[], keep: false, patience };
+        let ask = Ask { sampling: &sampling, max_tokens: Some(30), stop: &[], cache: false, patience };
         let mut seen = Seen::default();
         answer::ask(&mut session, prepared, &ask, &mut seen).expect("an answer");
         assert!(!seen.answered_before_the_hint);

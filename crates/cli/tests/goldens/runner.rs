@@ -116,6 +116,7 @@ impl Sequence<'_> {
                 speculative: false,
             }],
             logit_rows: (0..ids.len()).collect(),
+            ..StepInputs::default()
         };
         self.past += ids.len();
         let ticket = self.runner.backend.run(&self.plan, inputs).expect("the step starts");

@@ -12,6 +12,7 @@ pub(crate) mod attention;
 pub(crate) mod conv;
 pub(crate) mod delta;
 pub(crate) mod linear;
+pub(crate) mod sample;
 
 /// Unit roundoff of f32.
 pub(crate) const UNIT: f64 = 1.0 / (1u32 << 24) as f64;

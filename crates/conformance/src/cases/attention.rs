@@ -4,9 +4,9 @@
 use crate::bound::Near;
 use crate::bound::attention::attention;
 use crate::check::Suite;
-use crate::session::{Twin, bucket, stateless, step};
+use crate::session::{Twin, bucket, must, stateless, step};
 use crate::weights;
-use onebit_ops::{CacheSpec, KvFormat, KvSpec, PAGE_ROWS, Segment, StepInputs};
+use onebit_ops::{CacheSpec, KvFormat, KvSpec, OpError, PAGE_ROWS, Segment, StepInputs};
 use std::ops::Range;
 
 const PAGES: usize = 13;
@@ -33,6 +33,7 @@ pub(crate) fn run(suite: &mut Suite<'_>) {
             }
             two_sequences(suite, Layer { queries, keys, dim: 64, format });
         }
+        copied_page(suite, Layer { queries: 4, keys: 2, dim: 64, format });
     }
 }
 
@@ -130,6 +131,34 @@ fn one_sequence(suite: &mut Suite<'_>, layer: Layer) {
             let (got, want) = twin.y(&inputs);
             suite.near(&format!("{case} past {past} rows {rows}"), &got, &want, &data.exact(&tokens, past, false));
         }
+    }
+}
+
+/// A second sequence shares the first page of another and goes on in a copy of the second one, at a place in its middle;
+/// then both go on.
+fn copied_page(suite: &mut Suite<'_>, layer: Layer) {
+    let case = format!("{} copied page", label(layer));
+    let data = Data::new(suite, &case, layer);
+    let twin = data.twin(suite, &case, false);
+    let mut rng = suite.rng(&format!("{case} order"));
+    let mut tokens: Vec<usize> = (0..100).map(|_| rng.below(VOCAB - 1)).collect();
+    let mut second = tokens[..70].to_vec();
+    let (a, b) = ([5, 2], [5, 9]);
+    twin.y(&step(&[VOCAB - 1; PAGE_ROWS], vec![paged(0..PAGE_ROWS, &[9], 0)]));
+    twin.y(&step(&tokens, vec![paged(0..100, &a, 0)]));
+    for side in [&twin.got, &twin.want] {
+        must(&case, side.copy_page(2, 9));
+    }
+    second.extend((0..33).map(|_| rng.below(VOCAB - 1)));
+    let (got, want) = twin.y(&step(&second[70..], vec![paged(0..33, &b, 70)]));
+    suite.near(&format!("{case} branch"), &got, &want, &data.exact(&second, 70, false));
+    (tokens.push(3), second.push(4));
+    let (got, want) = twin.y(&step(&[3, 4], vec![paged(0..1, &a, 100), paged(1..2, &b, 103)]));
+    let exact = [data.exact(&tokens, 100, false), data.exact(&second, 103, false)].concat();
+    suite.near(&format!("{case} both"), &got, &want, &exact);
+    for (from, to) in [(PAGES as u32, 0), (0, PAGES as u32)] {
+        let refused = matches!(twin.got.copy_page(from, to), Err(OpError::Inputs(_)));
+        suite.require(&case, refused, || format!("a copy of page {from} to {to} is not refused"));
     }
 }
 

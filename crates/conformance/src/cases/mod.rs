@@ -18,6 +18,7 @@ pub(crate) mod neighbours;
 pub(crate) mod norms;
 pub(crate) mod replay;
 pub(crate) mod rope;
+pub(crate) mod sample;
 pub(crate) mod select;
 pub(crate) mod slots;
 pub(crate) mod speculation;

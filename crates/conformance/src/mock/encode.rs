@@ -4,9 +4,11 @@ use super::device::{BINDING_BYTES, Binding, Command, Dispatch};
 use super::kernel::{Blocks, Kernel, Zip};
 use super::link::{Buffer, Link};
 use super::resident::{Block, CacheMemory};
+use super::sample::{self, ADJUSTS, Goal, PIECE, Weights};
 use super::{blocks_of, buffer_of};
 use onebit_ops::{
-    Epilogue, HeadMap, Op, OpError, PAGE_ROWS, Placement, Program, RopeTable, Rows, Segment, StepInputs, Tensor, View,
+    Draw, Epilogue, HeadMap, Op, OpError, PAGE_ROWS, Placement, Program, RopeTable, Rows, Segment, StepInputs, Tensor,
+    View,
 };
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -23,12 +25,18 @@ pub(super) struct Fixed {
     pub(super) scratch: [Buffer; 4],
     /// Frequencies and axes of each rotary op.
     ropes: HashMap<usize, Buffer>,
+    /// The chosen tokens, which the next step may take.
+    pub(super) sampled: Arc<Buffer>,
+    /// Of the choice of a token: a row after its changes, the list of changes, the mask, the running state, and token and
+    /// log-probability of each row.
+    choice: [Buffer; 5],
 }
 
 impl Fixed {
     pub(super) fn new(link: &Arc<Link>, program: &Program, cache: &CacheMemory) -> Result<Self, OpError> {
         let (placements, len) = program.place();
         let state = cache.state().ok();
+        let vocab = program.sampled_logits().map_or(0, |l| l.cols());
         let widest = program.tensors.iter().map(|t| t.cols).max().unwrap_or(0);
         let mut ropes = HashMap::new();
         for (at, op) in program.ops.iter().enumerate() {
@@ -48,6 +56,14 @@ impl Fixed {
                 link.buffer(4 * widest)?,
             ],
             ropes,
+            sampled: Arc::new(link.buffer(4 * program.bucket.logits)?),
+            choice: [
+                link.buffer(4 * vocab)?,
+                link.buffer(16 * vocab)?,
+                link.buffer(4 * vocab.div_ceil(32))?,
+                link.buffer(4 * sample::STATE)?,
+                link.buffer(8 * program.bucket.logits)?,
+            ],
         })
     }
 }
@@ -79,7 +95,8 @@ pub(super) struct Encoded {
 /// Values that the outputs of a step may have at most.
 pub(super) fn readback_len(program: &Program) -> usize {
     let outputs = program.ops.iter().filter_map(|op| if let Op::Output { x, .. } = op { Some(x) } else { None });
-    outputs.map(|x| program.max_rows(x.tensor) * x.cols()).sum()
+    let sampled = program.sampled_logits().map_or(0, |_| 2 * program.bucket.logits);
+    outputs.map(|x| program.max_rows(x.tensor) * x.cols()).sum::<usize>() + sampled
 }
 
 /// Encodes one step.
@@ -98,6 +115,11 @@ pub(super) fn encode(
     {
         encoder.commands.push(Command::Write { buffer: buffer.whole().buffer, start: 0, bytes });
     }
+    for carried in &inputs.carried {
+        if let Some(from) = cache.sampled_token(carried.from) {
+            encoder.copy(from, fixed.tokens.floats(carried.row, 1));
+        }
+    }
     // Poison: 0xffffffff is a NaN. Whatever an op reads must have been written in this step.
     for range in [&fixed.arena, &fixed.scratch[0], &fixed.scratch[3]].map(Buffer::whole) {
         encoder.commands.push(Command::Fill { range, byte: 0xff });
@@ -105,6 +127,8 @@ pub(super) fn encode(
     for (at, op) in program.ops.iter().enumerate() {
         encoder.op(at, op)?;
     }
+    let tokens = 2 * inputs.draws.len();
+    encoder.copy(fixed.choice[4].floats(0, tokens), readback.floats(encoder.read, tokens));
     Ok(Encoded { commands: encoder.commands, outputs: encoder.outputs })
 }
 
@@ -235,6 +259,11 @@ impl Encoder<'_> {
                     self.copy(self.span(*x, *from), self.row(*out, to));
                 }
             }
+            Op::Sample { logits } => {
+                for row in 0..self.rows(logits.tensor) {
+                    self.sample(row, *logits, &self.inputs.draws[row]);
+                }
+            }
             Op::Output { x, name } => {
                 let start = self.read;
                 for row in 0..self.rows(x.tensor) {
@@ -257,6 +286,63 @@ impl Encoder<'_> {
                 self.dispatch(kernel, reads, vec![self.row(out, row)]);
             }
         }
+    }
+
+    /// One row piece by piece, through as many dispatches as the draw needs.
+    fn sample(&mut self, row: usize, logits: View, draw: &Draw) {
+        let fixed = self.fixed;
+        let [changed, list, mask, state, results] = &fixed.choice;
+        let state = state.whole();
+        let words = |words: Vec<u32>| words.into_iter().flat_map(u32::to_le_bytes).collect::<Vec<u8>>();
+        let write = |buffer: &Buffer, bytes| Command::Write { buffer: buffer.whole().buffer, start: 0, bytes };
+        let entry = |a: &onebit_ops::Adjust| [a.token, a.bias.to_bits(), a.divide.to_bits(), a.subtract.to_bits()];
+        self.commands.push(write(list, words(draw.adjust.iter().flat_map(entry).collect())));
+        if let Some(bits) = &draw.mask {
+            self.commands.push(write(mask, words(bits.to_vec())));
+        }
+        let pieces: Vec<(usize, usize)> =
+            (0..logits.cols()).step_by(PIECE).map(|first| (first, PIECE.min(logits.cols() - first))).collect();
+        let raw = |this: &Self, first, len| this.columns(logits.tensor, row, logits.offset + first, len);
+        for &(first, len) in &pieces {
+            let piece = changed.floats(first, len);
+            self.choose(sample::Kernel::Load { first }, vec![raw(self, first, len)], vec![piece, state]);
+            for start in (0..draw.adjust.len()).step_by(ADJUSTS) {
+                let some = list.floats(4 * start, 4 * ADJUSTS.min(draw.adjust.len() - start));
+                self.choose(sample::Kernel::Adjust { first }, vec![some], vec![piece]);
+            }
+            if draw.mask.is_some() {
+                let some = mask.floats(first / 32, len.div_ceil(32));
+                self.choose(sample::Kernel::Mask, vec![some], vec![piece]);
+            }
+        }
+        let each = |this: &mut Self, kernel: &dyn Fn(usize) -> sample::Kernel| {
+            for &(first, len) in &pieces {
+                this.choose(kernel(first), vec![changed.floats(first, len)], vec![state]);
+            }
+        };
+        each(self, &|first| sample::Kernel::Best { first });
+        if draw.temperature > 0.0 {
+            let weights = Weights { temperature: draw.temperature, min_p: draw.min_p };
+            let count = (draw.top_k > 0).then_some(Goal::Count(draw.top_k));
+            let share = (draw.top_p < 1.0).then_some(Goal::Share(draw.top_p));
+            for goal in count.into_iter().chain(share) {
+                for round in 0..sample::ROUNDS {
+                    each(self, &|first| sample::Kernel::Count { first, round, goal, weights });
+                    self.choose(sample::Kernel::Narrow { round, goal }, vec![], vec![state]);
+                }
+            }
+            each(self, &|first| sample::Kernel::Total { first, weights });
+            each(self, &|first| sample::Kernel::Walk { first, uniform: draw.uniform, weights });
+        }
+        for &(first, len) in &pieces {
+            self.choose(sample::Kernel::Raw { first }, vec![raw(self, first, len)], vec![state]);
+        }
+        let to = vec![fixed.sampled.floats(row, 1), results.floats(2 * row, 2)];
+        self.choose(sample::Kernel::Emit, vec![state], to);
+    }
+
+    fn choose(&mut self, kernel: sample::Kernel, reads: Vec<Binding>, writes: Vec<Binding>) {
+        self.dispatch(Kernel::Sample(kernel), reads, writes);
     }
 
     fn attention(&mut self, segment: &Segment, [q, k, v]: [View; 3], layer: usize, scale: f32, out: Tensor) {

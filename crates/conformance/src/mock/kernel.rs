@@ -1,7 +1,7 @@
 //! What the device computes: plain f32 loops over the bytes of a dispatch's bindings, one row or one head at a time.
 
-use super::codec;
-use onebit_ops::{Activations, View, quantize_row};
+use super::{codec, sample};
+use onebit_ops::{Activations, Sampled, View, quantize_row};
 use onebit_quant::{Format, Matrix};
 
 /// Blocks of a row as a binding holds them: from the first block's start to the last block's end.
@@ -91,6 +91,8 @@ pub(super) enum Kernel {
     DeltaGates { a: Blocks, b: Blocks },
     /// q, k, v, log decay, beta -> state, y. Moves the state on by one row.
     Delta { eps: f32 },
+    /// A part of the choice of a token.
+    Sample(sample::Kernel),
 }
 
 impl Kernel {
@@ -98,7 +100,11 @@ impl Kernel {
     pub(super) fn run(self, reads: &[&[u8]], writes: &mut [Vec<u8>]) -> Result<(), String> {
         match self {
             Kernel::Embed { row, first, slice } => {
-                let token = word(reads[0], row) as usize;
+                let token = word(reads[0], row);
+                if token == Sampled::NOT_FINITE {
+                    put(&vec![f32::NAN; slice.cols], &mut writes[0]);
+                }
+                let token = token as usize;
                 if (first..first + slice.rows).contains(&token) {
                     let mut out = vec![0.0; slice.cols];
                     slice.matrix(&reads[1..])?.decode_row(token - first, &mut out);
@@ -203,6 +209,7 @@ impl Kernel {
                 put(&beta, &mut writes[1]);
             }
             Kernel::Delta { eps } => delta(reads, writes, eps),
+            Kernel::Sample(kernel) => kernel.run(reads, writes),
         }
         Ok(())
     }
@@ -220,7 +227,7 @@ pub(super) fn floats(bytes: &[u8]) -> Vec<f32> {
     bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
 }
 
-fn put(values: &[f32], bytes: &mut [u8]) {
+pub(super) fn put(values: &[f32], bytes: &mut [u8]) {
     assert_eq!(values.len() * 4, bytes.len(), "a kernel's result has the size of its binding");
     bytes.chunks_exact_mut(4).zip(values).for_each(|(b, v)| b.copy_from_slice(&v.to_le_bytes()));
 }

@@ -15,6 +15,7 @@ mod encode;
 mod kernel;
 mod link;
 mod resident;
+mod sample;
 
 pub use device::{BINDING_BYTES, BINDINGS};
 
@@ -23,7 +24,7 @@ use kernel::floats;
 use link::{Buffer, Link, NAME, lock};
 use onebit_ops::{
     Activations, Backend, Cache, CacheSpec, Caps, FormatSupport, Fusions, KvFormat, Op, OpError, Plan, PlanOptions,
-    Program, SlotState, StepInputs, StepOutput, Ticket, UploadOptions, Vector, Weight, WeightInfo,
+    Program, Sampled, SlotState, StepInputs, StepOutput, Ticket, UploadOptions, Vector, Weight, WeightInfo,
 };
 use onebit_quant::{Format, Matrix};
 use resident::{Block, CacheMemory, blocks};
@@ -44,6 +45,8 @@ pub struct MockDevice {
 struct Step {
     polls: usize,
     outputs: Vec<(String, usize)>,
+    /// Rows with a token each.
+    sampled: usize,
     ops: usize,
 }
 
@@ -72,6 +75,7 @@ impl MockDevice {
             default_activations: Activations::F32,
             kv_formats: vec![KvFormat::F32, KvFormat::F16, KvFormat::Q8, KvFormat::Q4],
             prefill_rows: 64,
+            asynchronous: true,
         };
         MockDevice { caps, link: Link::open(), under_way: Mutex::default() }
     }
@@ -179,6 +183,10 @@ impl Backend for MockDevice {
         self.link.submit(self.memory(cache)?.copy(from, to)?)
     }
 
+    fn copy_page(&self, cache: &Cache, from: u32, to: u32) -> Result<(), OpError> {
+        self.link.submit(self.memory(cache)?.copy_page(from, to)?)
+    }
+
     fn read_slot(&self, cache: &Cache, slot: usize, layer: usize) -> Result<SlotState, OpError> {
         let memory = self.memory(cache)?;
         let state = memory.state()?;
@@ -210,17 +218,20 @@ impl Backend for MockDevice {
                 return Err(OpError::Inputs(format!("{} rows accepted of {pending} pending", s.accepted)));
             }
         }
+        inputs.check_carried(memory.sampled())?;
         let readback = self.link.buffer(4 * readback_len(&plan.program))?;
         let Encoded { mut commands, outputs } = encode(&plan.program, &plan.fixed, memory, &inputs, &readback)?;
         let ticket = Ticket(self.link.number());
-        let values = outputs.iter().map(|(_, len)| len).sum();
+        let sampled = inputs.draws.len();
+        let values = outputs.iter().map(|(_, len)| len).sum::<usize>() + 2 * sampled;
         commands.push(device::Command::Read { tag: ticket.0, range: readback.floats(0, values) });
         self.link.submit(commands)?;
         for s in &inputs.segments {
             memory.set_pending(s.slot, if s.speculative { s.rows.len() } else { 0 });
         }
+        memory.set_sampled(&plan.fixed.sampled, sampled);
         let ops = if plan.profile { plan.program.ops.len() } else { 0 };
-        lock(&self.under_way).insert(ticket, Step { polls: 0, outputs, ops });
+        lock(&self.under_way).insert(ticket, Step { polls: 0, outputs, sampled, ops });
         Ok(ticket)
     }
 
@@ -246,6 +257,8 @@ impl Backend for MockDevice {
             output.values.insert(name, values.to_vec());
             rest = after;
         }
+        let pairs = rest.chunks_exact(2).take(step.sampled);
+        output.sampled = pairs.map(|p| Sampled { token: p[0].to_bits(), logprob: p[1] }).collect();
         Ok(Some(output))
     }
 }

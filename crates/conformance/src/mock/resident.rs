@@ -69,6 +69,8 @@ pub(super) struct CacheMemory {
     pending_window: Buffer,
     /// Rows that wait in each slot. The host knows: it submitted them.
     pending: Mutex<HashMap<usize, usize>>,
+    /// Where the last step left its tokens, and how many.
+    sampled: Mutex<Option<(Arc<Buffer>, usize)>>,
 }
 
 impl CacheMemory {
@@ -90,6 +92,7 @@ impl CacheMemory {
             pending_delta: slots(|s| s.heads * s.max_pending * (s.key_dim + s.value_dim + 2))?,
             pending_window: slots(|s| s.max_pending * s.channels)?,
             pending: Mutex::default(),
+            sampled: Mutex::default(),
         })
     }
 
@@ -190,11 +193,39 @@ impl CacheMemory {
         lock(&self.pending).insert(slot, rows);
     }
 
+    /// Tokens that the last step sampled.
+    pub(super) fn sampled(&self) -> usize {
+        lock(&self.sampled).as_ref().map_or(0, |(_, rows)| *rows)
+    }
+
+    /// The token that the last step sampled in a logit row.
+    pub(super) fn sampled_token(&self, row: usize) -> Option<Binding> {
+        lock(&self.sampled).as_ref().map(|(buffer, _)| buffer.floats(row, 1))
+    }
+
+    /// Notes where a step leaves its tokens.
+    pub(super) fn set_sampled(&self, buffer: &Arc<Buffer>, rows: usize) {
+        *lock(&self.sampled) = Some((buffer.clone(), rows));
+    }
+
     /// Everything of a slot but its pending rows: matrices and windows of all layers.
     fn slot(&self, slot: usize) -> Result<[Binding; 2], OpError> {
         let (state, at) = self.at(slot, 0)?;
         let of = |buffer: &Buffer, len: usize| buffer.floats(at * len, state.layers * len);
         Ok([of(&self.delta, state.delta_len()), of(&self.window, state.window_len())])
+    }
+
+    /// Commands that copy a page.
+    pub(super) fn copy_page(&self, from: u32, to: u32) -> Result<Vec<Command>, OpError> {
+        self.spec.check_page(from)?;
+        self.spec.check_page(to)?;
+        let kv = &self.spec.kv;
+        let heads = (0..kv.layers).flat_map(|layer| (0..kv.heads).map(move |head| (layer, head)));
+        let copies = heads.flat_map(|(layer, head)| {
+            let [from, to] = [from, to].map(|page| self.page(layer, page, head));
+            from.into_iter().zip(to).map(|(from, to)| Command::Copy { from, to })
+        });
+        Ok(copies.filter(|_| from != to).collect())
     }
 
     /// Commands that zero a slot.

@@ -4,10 +4,10 @@
 
 use onebit_engine::{Engine, EngineOptions, Event, FinishReason, Request, Usage};
 use onebit_models::{LoadOptions, Model};
-use onebit_ops::reference::Reference;
+use onebit_ops::reference::{Reference, sample};
 use onebit_ops::{
-    Backend, Cache, CacheSpec, Caps, DenseTensor, FormatSupport, Fusions, Meta, OpError, Plan, PlanOptions, Program,
-    SlotState, SourceError, StepInputs, StepOutput, Ticket, UploadOptions, Vector, Weight, WeightSource, wait,
+    Backend, Cache, CacheSpec, Caps, DenseTensor, FormatSupport, Fusions, Meta, Op, OpError, Plan, PlanOptions,
+    Program, SlotState, SourceError, StepInputs, StepOutput, Ticket, UploadOptions, Vector, Weight, WeightSource, wait,
 };
 use onebit_quant::{Format, Matrix, Packed, quantize};
 use onebit_text::Tokenizer;
@@ -146,6 +146,14 @@ pub(crate) struct Probe {
     script: Option<Script>,
     steps: Mutex<Vec<StepInputs>>,
     done: Mutex<BTreeMap<u64, StepOutput>>,
+    /// Tokens of the last step.
+    sampled: Mutex<Vec<u32>>,
+}
+
+struct ProbePlan {
+    inner: Plan,
+    /// The program hands out its logits.
+    logits: bool,
 }
 
 impl Probe {
@@ -203,25 +211,37 @@ impl Backend for Probe {
     fn copy_slot(&self, cache: &Cache, from: usize, to: usize) -> Result<(), OpError> {
         self.inner.copy_slot(cache, from, to)
     }
+    fn copy_page(&self, cache: &Cache, from: u32, to: u32) -> Result<(), OpError> {
+        self.inner.copy_page(cache, from, to)
+    }
     fn read_slot(&self, cache: &Cache, slot: usize, layer: usize) -> Result<SlotState, OpError> {
         self.inner.read_slot(cache, slot, layer)
     }
     fn compile(&self, program: Program, cache: &Cache, options: PlanOptions) -> Result<Plan, OpError> {
-        self.inner.compile(program, cache, options)
+        let logits = program.ops.iter().any(|op| matches!(op, Op::Output { name, .. } if &**name == "logits"));
+        Ok(Plan::new(Box::new(ProbePlan { inner: self.inner.compile(program, cache, options)?, logits })))
     }
     fn run(&self, plan: &Plan, inputs: StepInputs) -> Result<Ticket, OpError> {
         self.steps.lock().expect("one thread").push(inputs.clone());
+        let plan: &ProbePlan = plan.payload().expect("a plan of this backend");
         let Some(script) = &self.script else {
-            return self.inner.run(plan, inputs);
+            return self.inner.run(&plan.inner, inputs);
         };
-        let mut logits = Vec::new();
-        for row in &inputs.logit_rows {
-            logits.extend(script(inputs.positions[*row][0] as usize, inputs.tokens[*row])?);
+        let mut sampled = self.sampled.lock().expect("one thread");
+        inputs.check_carried(sampled.len())?;
+        let mut tokens = inputs.tokens.clone();
+        inputs.carried.iter().for_each(|c| tokens[c.row] = sampled[c.from]);
+        let (mut logits, mut chosen) = (Vec::new(), Vec::new());
+        for (i, row) in inputs.logit_rows.iter().enumerate() {
+            let values = script(inputs.positions[*row][0] as usize, tokens[*row])?;
+            chosen.extend(inputs.draws.get(i).map(|draw| sample(&values, draw)));
+            logits.extend(values);
         }
-        let values = BTreeMap::from([("logits".to_owned(), logits)]);
+        *sampled = chosen.iter().map(|s| s.token).collect();
+        let values = plan.logits.then(|| ("logits".to_owned(), logits)).into_iter().collect();
         let mut done = self.done.lock().expect("one thread");
         let ticket = done.len() as u64;
-        done.insert(ticket, StepOutput { values, op_seconds: Vec::new() });
+        done.insert(ticket, StepOutput { values, sampled: chosen, ..StepOutput::default() });
         Ok(Ticket(ticket))
     }
     fn poll(&self, ticket: Ticket) -> Result<Option<StepOutput>, OpError> {
@@ -303,4 +323,14 @@ pub(crate) fn byte_tokenizer() -> Tokenizer {
 /// Byte tokens of a text.
 pub(crate) fn bytes(text: &str) -> Vec<u32> {
     text.bytes().map(u32::from).collect()
+}
+
+/// Answers waiting and running.
+pub(crate) fn load(engine: &Engine) -> (usize, usize) {
+    (engine.stats().waiting, engine.stats().running)
+}
+
+/// Pages and slots that no running sequence holds.
+pub(crate) fn unused(engine: &Engine) -> (usize, usize) {
+    (engine.stats().pages.unused(), engine.stats().slots.unused())
 }

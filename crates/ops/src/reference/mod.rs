@@ -6,10 +6,14 @@ mod attention;
 mod delta;
 mod linear;
 mod pointwise;
+mod sample;
+
+pub use sample::sample;
 
 use crate::{
-    Activations, Backend, Cache, CacheSpec, Caps, FormatSupport, Fusions, KvFormat, Op, OpError, Plan, PlanOptions,
-    Program, SlotState, StepInputs, StepOutput, Ticket, UploadOptions, Vector, View, Weight, WeightInfo,
+    Activations, Backend, Cache, CacheSpec, Caps, FormatSupport, Fusions, KvFormat, Op, OpError, PAGE_ROWS, Plan,
+    PlanOptions, Program, Sampled, SlotState, StepInputs, StepOutput, Ticket, UploadOptions, Vector, View, Weight,
+    WeightInfo,
 };
 use onebit_quant::{Format, Matrix};
 use std::collections::HashMap;
@@ -55,6 +59,8 @@ struct Memory {
     values: Vec<HashMap<usize, Vec<f32>>>,
     /// `[slot][layer]`.
     slots: Vec<Vec<SlotMemory>>,
+    /// Tokens of the last step, one for each logit row.
+    sampled: Vec<u32>,
 }
 
 /// One slot of one delta-rule layer.
@@ -78,6 +84,8 @@ struct ReferencePlan {
 /// Temporaries of one step: `values[tensor][row]`.
 struct Frame<'a> {
     inputs: &'a StepInputs,
+    /// The step's tokens, the carried ones among them.
+    tokens: Vec<u32>,
     cache: &'a Cache,
     values: Vec<Vec<Vec<f32>>>,
     output: StepOutput,
@@ -112,6 +120,7 @@ impl Reference {
                 default_activations: Activations::F32,
                 kv_formats: vec![KvFormat::F32, KvFormat::F16, KvFormat::Q8, KvFormat::Q4],
                 prefill_rows: 64,
+                asynchronous: false,
             },
             next_ticket: AtomicU64::new(0),
             done: Mutex::default(),
@@ -212,7 +221,7 @@ impl Backend for Reference {
             vec![vec![layer; s.layers]; s.slots]
         });
         let pool = || vec![HashMap::new(); spec.kv.layers];
-        let memory = Mutex::new(Memory { keys: pool(), values: pool(), slots });
+        let memory = Mutex::new(Memory { keys: pool(), values: pool(), slots, sampled: Vec::new() });
         Ok(Cache::new(spec, Arc::new(ReferenceCache { memory })))
     }
 
@@ -235,6 +244,23 @@ impl Backend for Reference {
             layer.pending_delta.clear();
         }
         *memory.slots.get_mut(to).ok_or_else(|| slot_error(cache, to))? = source;
+        Ok(())
+    }
+
+    fn copy_page(&self, cache: &Cache, from: u32, to: u32) -> Result<(), OpError> {
+        cache.spec().check_page(from)?;
+        cache.spec().check_page(to)?;
+        let mut memory = memory(cache)?;
+        let Memory { keys, values, .. } = &mut *memory;
+        for layer in keys.iter_mut().chain(values) {
+            for row in 0..PAGE_ROWS {
+                let [from, to] = [from, to].map(|page| page as usize * PAGE_ROWS + row);
+                match layer.get(&from).cloned() {
+                    Some(head) => layer.insert(to, head),
+                    None => layer.remove(&to),
+                };
+            }
+        }
         Ok(())
     }
 
@@ -264,8 +290,13 @@ impl Backend for Reference {
         inputs.check(&plan.program, plan.cache.spec(), plan.vocab)?;
         // Before the first op: a refused step must leave every slot as it was.
         delta::check_accepted(&plan.cache, &plan.program, &inputs)?;
+        let sampled = memory(&plan.cache)?.sampled.clone();
+        inputs.check_carried(sampled.len())?;
+        let mut tokens = inputs.tokens.clone();
+        inputs.carried.iter().for_each(|c| tokens[c.row] = sampled[c.from]);
         let mut frame = Frame {
             inputs: &inputs,
+            tokens,
             cache: &plan.cache,
             values: vec![Vec::new(); plan.program.tensors.len()],
             output: StepOutput::default(),
@@ -277,6 +308,7 @@ impl Backend for Reference {
                 frame.output.op_seconds.push(start.elapsed().as_secs_f64());
             }
         }
+        memory(&plan.cache)?.sampled = frame.output.sampled.iter().map(|s| s.token).collect();
         let ticket = Ticket(self.next_ticket.fetch_add(1, Ordering::Relaxed));
         lock(&self.done).insert(ticket, frame.output);
         Ok(ticket)
@@ -291,9 +323,12 @@ impl Backend for Reference {
 fn execute(op: &Op, frame: &mut Frame<'_>) -> Result<(), OpError> {
     let results: Vec<(crate::Tensor, Vec<Vec<f32>>)> = match op {
         Op::Embed { table, out } => {
-            let mut rows = Vec::with_capacity(frame.inputs.tokens.len());
-            for token in &frame.inputs.tokens {
-                rows.push(linear::embedding_row(weight(table)?, *token as usize, table.cols())?);
+            let mut rows = Vec::with_capacity(frame.tokens.len());
+            for token in &frame.tokens {
+                rows.push(match *token {
+                    Sampled::NOT_FINITE => vec![f32::NAN; table.cols()],
+                    token => linear::embedding_row(weight(table)?, token as usize, table.cols())?,
+                });
             }
             vec![(*out, rows)]
         }
@@ -344,6 +379,11 @@ fn execute(op: &Op, frame: &mut Frame<'_>) -> Result<(), OpError> {
         Op::SelectRows { x, out } => {
             let rows = frame.read(*x);
             vec![(*out, frame.inputs.logit_rows.iter().map(|r| rows[*r].clone()).collect())]
+        }
+        Op::Sample { logits } => {
+            let rows = frame.read(*logits);
+            frame.output.sampled = rows.iter().zip(&frame.inputs.draws).map(|(l, d)| sample(l, d)).collect();
+            vec![]
         }
         Op::Output { x, name } => {
             let flat = frame.read(*x).concat();

@@ -73,7 +73,7 @@ impl<'a> Bench<'a> {
     }
 
     fn request(tokens: Vec<u32>, generate: usize) -> Request {
-        Request { sampling: SamplingParams::greedy(), max_tokens: Some(generate), keep: false, ..Request::new(tokens) }
+        Request { sampling: SamplingParams::greedy(), max_tokens: Some(generate), cache: false, ..Request::new(tokens) }
     }
 
     /// Answers a prompt of one token with one token: what a start takes at least beside loading.
@@ -232,7 +232,7 @@ impl Stepper {
                 tokens: bench.tokens(count),
                 positions: (start..start + count).map(|p| [p as u32; 3]).collect(),
                 segments: vec![segment(count, 0, 0, pages.to_vec(), false)],
-                logit_rows: Vec::new(),
+                ..StepInputs::default()
             };
             wait(&*self.backend, self.backend.run(&plan, inputs)?)?;
         }
@@ -250,6 +250,7 @@ impl Stepper {
             positions: (self.past..self.past + rows).map(|p| [p as u32; 3]).collect(),
             segments: vec![segment(rows, self.past, self.pending, self.pages.clone(), speculative)],
             logit_rows: (rows - logits..rows).collect(),
+            ..StepInputs::default()
         };
         self.past += rows;
         self.pending = if speculative { rows } else { 0 };

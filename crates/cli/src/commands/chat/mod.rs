@@ -145,7 +145,7 @@ impl Chat<'_> {
             sampling: &params,
             max_tokens: generate.max_tokens,
             stop: &generate.stop,
-            keep: true,
+            cache: true,
             patience: answer::PATIENCE,
         };
         let mut sink = Stoppable { stream: Stream::new(false), interrupted: Arc::clone(&self.interrupted) };

@@ -237,7 +237,7 @@ fn product(
         tokens: (0..batch as u32).collect(),
         positions: (0..batch as u32).map(|p| [p; 3]).collect(),
         segments: vec![segment],
-        logit_rows: Vec::new(),
+        ..StepInputs::default()
     };
     let mut output = wait(backend, backend.run(&plan, inputs)?)?;
     Ok(output.values.remove("y").unwrap_or_default())

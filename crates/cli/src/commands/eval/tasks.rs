@@ -252,7 +252,7 @@ fn ask(item: &Item, asking: &Asking<'_>, session: &mut Session) -> Result<answer
         sampling: asking.sampling,
         max_tokens: asking.max_tokens,
         stop: asking.stop,
-        keep: false,
+        cache: false,
         patience: Duration::MAX,
     };
     answer::ask(session, prepared, &ask, &mut Unseen)

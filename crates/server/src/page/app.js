@@ -99,7 +99,7 @@ function showLog() {
   if (!messages.length) {
     const tree = document.querySelector(".brand svg").cloneNode(true);
     log.replaceChildren(element("div", { class: "welcome" }, tree, element("h1", {}, "What is on your mind?"),
-      element("p", {}, "A model with weights of one bit, on your own machine."),
+      element("p", {}, "Small weights, on your own machine."),
       element("div", { class: "ideas" }, ...IDEAS.map(idea => element("button", { type: "button", onclick: () => say(idea) }, idea)))));
     return;
   }

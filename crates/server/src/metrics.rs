@@ -186,11 +186,11 @@ impl Metrics {
                 let counter = counter.with_label_values(&name);
                 counter.inc_by(to.saturating_sub(counter.get()));
             };
-            raise(&self.prompt_tokens, stats.prompt_tokens);
-            raise(&self.generation_tokens, stats.generated_tokens);
-            raise(&self.prefix_queries, stats.prompt_tokens);
-            raise(&self.prefix_hits, stats.cached_tokens);
-            raise(&self.preemptions, stats.preempted);
+            raise(&self.prompt_tokens, stats.counters.prompt_tokens);
+            raise(&self.generation_tokens, stats.counters.generated_tokens);
+            raise(&self.prefix_queries, stats.counters.prompt_tokens);
+            raise(&self.prefix_hits, stats.counters.cached_tokens);
+            raise(&self.preemptions, stats.counters.preempted);
         }
         let mut text = Vec::new();
         TextEncoder::new().encode(&self.registry.gather(), &mut text)?;

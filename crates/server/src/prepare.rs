@@ -6,7 +6,7 @@ use crate::grammar::{self, Beside, Calls};
 use crate::model::Model;
 use crate::tools::ToolChoice;
 use onebit_engine::{Constraint, Request, Thinking};
-use onebit_text::{Message, OutputSplitter, RenderOptions, Role, Specials, Tokenizer};
+use onebit_text::{Message, OutputSplitter, RenderOptions, Role, Specials};
 
 /// A call with a longer body is handed out while it is written.
 const LONGEST_WHOLE_CALL: usize = 256;
@@ -38,11 +38,11 @@ pub(crate) fn prepare(model: &Model, ask: Ask, default: Wish) -> Result<Prepared
         Prompt::Text(text) => {
             let mut tokens: Vec<u32> = tokenizer.bos_to_add().into_iter().collect();
             tokens.extend(tokenizer.encode(text, Specials::Parse)?);
-            Rendered { tokens, thinking: None }
+            Rendered { tokens, thinking: None, branches: Vec::new() }
         }
-        Prompt::Tokens(tokens) => Rendered { tokens: tokens.clone(), thinking: None },
+        Prompt::Tokens(tokens) => Rendered { tokens: tokens.clone(), thinking: None, branches: Vec::new() },
     };
-    let Rendered { mut tokens, thinking } = rendered;
+    let Rendered { mut tokens, thinking, branches } = rendered;
     if ask.truncate && !matches!(ask.prompt, Prompt::Chat(_)) {
         let room = model.context.saturating_sub(room_for_answer(&ask, model.context));
         tokens.drain(..tokens.len().saturating_sub(room));
@@ -64,7 +64,6 @@ pub(crate) fn prepare(model: &Model, ask: Ask, default: Wish) -> Result<Prepared
     let constraint = constraint(model, &ask, thinking.as_ref())?;
     let mut eos = if ask.ignore_eos { Vec::new() } else { model.text.eos.clone() };
     eos.extend(&ask.stop_tokens);
-    let checkpoints = branches(tokenizer, &tokens);
     let request = Request {
         sampling,
         choices: ask.choices.max(1),
@@ -73,7 +72,7 @@ pub(crate) fn prepare(model: &Model, ask: Ask, default: Wish) -> Result<Prepared
         thinking,
         logprobs: ask.logprobs,
         constraint,
-        checkpoints,
+        checkpoints: branches,
         ..Request::new(tokens)
     };
     Ok(Prepared { request, reading: Reading { splitter, stop: ask.stop, one_call } })
@@ -96,6 +95,8 @@ pub(crate) fn prompt_text(model: &Model, chat: &Chat, wish: Wish) -> Result<Stri
 struct Rendered {
     tokens: Vec<u32>,
     thinking: Option<Thinking>,
+    /// Where later prompts may leave this one, ascending.
+    branches: Vec<usize>,
 }
 
 /// A conversation, without its oldest messages where it is too long and the client allows that.
@@ -162,15 +163,40 @@ fn rendered(model: &Model, chat: &Chat, wish: Wish) -> Result<Rendered, ApiError
     }
     let budget = if wish.on == Some(false) { Some(0) } else { wish.budget };
     let thinking = if markers.is_some() { Thinking::of(tokenizer, open, budget)? } else { None };
-    Ok(Rendered { tokens, thinking })
+    let branches = branches(model, chat, messages, &options, &prompt.text(), &tokens);
+    Ok(Rendered { tokens, thinking, branches })
 }
 
 /// Where later prompts may leave this one: at the end of the first turn, which is the system prompt where there is one,
-/// and before the header of the answer, since templates drop the reasoning of earlier turns.
-fn branches(tokenizer: &Tokenizer, tokens: &[u32]) -> Vec<usize> {
+/// and where the next turn of this conversation will. Templates drop the reasoning of earlier turns, and some the marks of
+/// a block without any, so that place is found by writing the next turn.
+fn branches(
+    model: &Model,
+    chat: &Chat,
+    messages: &[Message],
+    options: &RenderOptions,
+    text: &str,
+    tokens: &[u32],
+) -> Vec<usize> {
+    let tokenizer = &model.text.tokenizer;
     let Some(opener) = tokens.first().filter(|first| tokenizer.is_special(**first)) else { return Vec::new() };
-    let turns = || tokens.iter().enumerate().skip(1).filter(|(_, token)| *token == opener).map(|(at, _)| at);
-    let mut out: Vec<usize> = turns().next().into_iter().chain(turns().next_back()).collect();
+    let first_turn = tokens.iter().skip(1).position(|token| token == opener).map(|at| at + 1);
+    let mut next = messages.to_vec();
+    next.extend([Message::assistant("."), Message::user(".")]);
+    let next = model.template().ok().and_then(|template| {
+        template.render(tokenizer, &next, &chat.tools.for_template(), options).ok().map(|prompt| prompt.text())
+    });
+    let next_turn = next.map(|next| {
+        let common = text.bytes().zip(next.bytes()).take_while(|(a, b)| a == b).count();
+        let mut bytes = 0;
+        let within = |token: &&u32| {
+            bytes += tokenizer.token_bytes(**token).len();
+            bytes <= common
+        };
+        tokens.iter().take_while(within).count()
+    });
+    let mut out: Vec<usize> = first_turn.into_iter().chain(next_turn).filter(|at| *at > 0).collect();
+    out.sort_unstable();
     out.dedup();
     out
 }

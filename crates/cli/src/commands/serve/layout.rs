@@ -7,9 +7,6 @@ use onebit_models::Facts;
 /// Requests that are answered at the same time, where nobody says otherwise.
 const SEQUENCES: usize = 8;
 
-/// Saved states of recurrent models take at most this many bytes, and at most a tenth of what is free.
-const MOST_CHECKPOINTS: u64 = 2 << 30;
-
 /// Pages hold this many contexts at most: sequences seldom fill theirs, and what is left keeps earlier prompts.
 const MOST_CONTEXTS: usize = 4;
 
@@ -45,14 +42,9 @@ pub(super) fn layout(
         return Err(MemoryError::DoesNotFit { context: plan.context, needed: total(&chosen), free });
     }
     // Then states for later prompts, where there are any.
-    let slot = total(&EngineOptions { checkpoints: 2, ..chosen.clone() })
-        - total(&EngineOptions { checkpoints: 1, ..chosen.clone() });
-    if let Some(slots) = MOST_CHECKPOINTS.min(free / 10).checked_div(slot) {
-        let slots = usize::try_from(slots).unwrap_or(usize::MAX).clamp(1, 64);
-        let wanted = EngineOptions { checkpoints: slots, ..chosen.clone() };
-        if total(&wanted) <= free {
-            chosen = wanted;
-        }
+    let states = EngineOptions::fitting_checkpoints(facts, free);
+    if let Some(states) = (1..=states).rev().find(|n| total(&EngineOptions { checkpoints: *n, ..chosen.clone() }) <= free) {
+        chosen.checkpoints = states;
     }
     // And pages, out of half of what is then left.
     let left = free.saturating_sub(total(&chosen)) / 2;
@@ -95,7 +87,7 @@ mod tests {
     fn a_hybrid_shares_memory_between_states_and_pages() {
         let (sequences, checkpoints, contexts) = of(&hybrid(), 4_207_377_408, None, 48 * GB);
         assert_eq!((sequences, contexts), (8, 4));
-        assert!((8..=13).contains(&checkpoints), "{checkpoints}");
+        assert!((8..=14).contains(&checkpoints), "{checkpoints}");
         let (sequences, ..) = of(&hybrid(), 4_207_377_408, None, 6 * GB);
         assert!((1..=8).contains(&sequences));
     }

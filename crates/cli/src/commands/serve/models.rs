@@ -74,7 +74,7 @@ fn later(word: &str, loading: &Loading) -> ModelEntry {
         TextSide::require(&source)?;
         let card = card(&source, &located.path)?;
         let (_, parts) = outline(&source).with_context(|| located.path.display().to_string())?;
-        covered(parts.iter(), &*loading.backend)?;
+        covered(parts.parts.iter(), &*loading.backend)?;
         Ok((located, card))
     });
     match checked {
@@ -125,7 +125,7 @@ fn open(located: &Located, loading: &Loading, quiet: bool) -> Result<Opened> {
     let source = load::open(&located.path, &loading.run.files())?;
     TextSide::require(&source)?;
     let (facts, parts) = outline(&source).with_context(path)?;
-    covered(parts.iter(), &*loading.backend).with_context(path)?;
+    covered(parts.parts.iter(), &*loading.backend).with_context(path)?;
     let (options, plan) = options(&facts, parts.bytes(), loading).with_context(|| located.name.clone())?;
     let text = text(TextSide::read(&source)?)?;
     let model = load::model(&source, &*loading.backend, &loading.run, &path(), quiet)?;
@@ -167,7 +167,7 @@ fn text(side: TextSide) -> Result<ModelText> {
 
 fn card(source: &Source, path: &Path) -> Result<Card> {
     let (facts, parts) = outline(source).with_context(|| path.display().to_string())?;
-    Ok(card_of(&facts, parts.iter(), parts.bytes(), path.display().to_string()))
+    Ok(card_of(&facts, parts.parts.iter(), parts.bytes(), path.display().to_string()))
 }
 
 fn card_of<'a>(facts: &Facts, parts: impl Iterator<Item = &'a Part>, bytes: u64, path: String) -> Card {
@@ -194,7 +194,7 @@ fn format_name(format: Format) -> String {
 fn of_shape(name: &str, loading: &Loading) -> Result<ModelEntry> {
     let shape = Shape::new(name).map_err(|e| anyhow!(Usage(e.to_string())))?;
     let (facts, parts) = outline(&shape)?;
-    let card = card_of(&facts, parts.iter(), parts.bytes(), String::new());
+    let card = card_of(&facts, parts.parts.iter(), parts.bytes(), String::new());
     let (options, plan) = options(&facts, parts.bytes(), loading)?;
     let built_in = load::open(&builtin::named().path, &loading.run.files())?;
     let side = text(TextSide::read(&built_in)?)?;

@@ -12,9 +12,11 @@ PAGES = pathlib.Path(__file__).parents[4] / "docs" / "clients"
 
 
 def snippets(language):
-    for page in sorted(PAGES.glob("*.md")):
-        for index, found in enumerate(re.finditer(rf"```{language}\n(.*?)```", page.read_text(), re.S)):
-            yield pytest.param(found.group(1), id=f"{page.stem}-{index}")
+    return [
+        pytest.param(found.group(1), id=f"{page.stem}-{index}")
+        for page in sorted(PAGES.glob("*.md"))
+        for index, found in enumerate(re.finditer(rf"```{language}\n(.*?)```", page.read_text(), re.S))
+    ]
 
 
 def at(snippet, base):

@@ -70,7 +70,7 @@ def test_seeds(client):
 
 
 def test_logprobs(client):
-    answer = chat(client, logprobs=True, top_logprobs=3)
+    answer = chat(client, logprobs=True, top_logprobs=3, extra_body={"repetition_penalty": 1})
     entries = answer.choices[0].logprobs.content
     assert b"".join(bytes(entry.bytes) for entry in entries).decode() == answer.choices[0].message.content
     for entry in entries:

@@ -7,6 +7,9 @@ use onebit_models::Facts;
 /// Requests that are answered at the same time, where nobody says otherwise.
 const SEQUENCES: usize = 8;
 
+/// Saved states of small hybrids: enough for many conversations, and no more memory than they need.
+const MOST_STATES: usize = 64;
+
 /// Pages hold this many contexts at most: sequences seldom fill theirs, and what is left keeps earlier prompts.
 const MOST_CONTEXTS: usize = 4;
 
@@ -42,8 +45,10 @@ pub(super) fn layout(
         return Err(MemoryError::DoesNotFit { context: plan.context, needed: total(&chosen), free });
     }
     // Then states for later prompts, where there are any.
-    let states = EngineOptions::fitting_checkpoints(facts, free);
-    if let Some(states) = (1..=states).rev().find(|n| total(&EngineOptions { checkpoints: *n, ..chosen.clone() }) <= free) {
+    let states = EngineOptions::fitting_checkpoints(facts, free).min(MOST_STATES);
+    if let Some(states) =
+        (1..=states).rev().find(|n| total(&EngineOptions { checkpoints: *n, ..chosen.clone() }) <= free)
+    {
         chosen.checkpoints = states;
     }
     // And pages, out of half of what is then left.

@@ -1,7 +1,7 @@
 //! A thread that owns a source of tokens and steps it. Requests go in by a channel, and what happens to each comes out
 //! by a channel of its own.
 
-use onebit_engine::{EngineError, FinishReason, Request, Stats, TokenLogprobs, Usage};
+use onebit_engine::{Counters, EngineError, FinishReason, Request, Stats, TokenLogprobs, Usage};
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -138,9 +138,14 @@ impl Host {
         let shared = Arc::new(Mutex::new(Shared::default()));
         let told = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name("engine".to_owned()).spawn(move || {
-            let mut worker = Worker { source: make(), jobs: HashMap::new(), keys: HashMap::new() };
-            let fault = worker.run(&inbox, &told);
-            lock(&told).broken = fault.map(|error| error.to_string());
+            let ending = Ending(told);
+            let source = make();
+            let before = source.stats().counters;
+            let mut worker = Worker { source, before, jobs: HashMap::new(), keys: HashMap::new() };
+            lock(&ending.0).stats = worker.stats();
+            if let Some(fault) = worker.run(&inbox, &ending.0) {
+                lock(&ending.0).broken = Some(fault.to_string());
+            }
         })?;
         Ok(Self { commands, shared, next_key: AtomicU64::new(0), thread })
     }
@@ -181,7 +186,17 @@ impl Host {
     }
 
     fn fault(&self) -> String {
-        self.broken().unwrap_or_else(|| "the engine's thread has ended unexpectedly; please report this".to_owned())
+        self.broken().unwrap_or_else(|| "the engine has ended".to_owned())
+    }
+}
+
+/// Notes the end of the thread, also when it panicked.
+struct Ending(Arc<Mutex<Shared>>);
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        let unexpected = || "the engine's thread has ended unexpectedly; please report this".to_owned();
+        lock(&self.0).broken.get_or_insert_with(unexpected);
     }
 }
 
@@ -192,6 +207,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 struct Worker<S: TokenSource> {
     source: S,
+    /// Counts of what the source did before it came here.
+    before: Counters,
     jobs: HashMap<S::Id, (u64, Sender)>,
     keys: HashMap<u64, S::Id>,
 }
@@ -210,7 +227,11 @@ impl<S: TokenSource> Worker<S> {
                 self.obey(command);
             }
             match self.source.step() {
-                Ok(events) => events.into_iter().for_each(|(id, progress)| self.tell(id, progress)),
+                Ok(events) => {
+                    // Before anybody hears of an end: who asks then finds it in the counts.
+                    lock(shared).stats = self.stats();
+                    events.into_iter().for_each(|(id, progress)| self.tell(id, progress));
+                }
                 Err(fault) => {
                     for (_, events) in self.jobs.values() {
                         let _ = events.send(Progress::Failed(fault.clone()));
@@ -218,8 +239,22 @@ impl<S: TokenSource> Worker<S> {
                     return Some(fault);
                 }
             }
-            lock(shared).stats = self.source.stats();
         }
+    }
+
+    fn stats(&self) -> Stats {
+        let (stats, before) = (self.source.stats(), &self.before);
+        let counters = Counters {
+            steps: stats.counters.steps - before.steps,
+            prompt_tokens: stats.counters.prompt_tokens - before.prompt_tokens,
+            cached_tokens: stats.counters.cached_tokens - before.cached_tokens,
+            generated_tokens: stats.counters.generated_tokens - before.generated_tokens,
+            finished: stats.counters.finished - before.finished,
+            failed: stats.counters.failed - before.failed,
+            cancelled: stats.counters.cancelled - before.cancelled,
+            preempted: stats.counters.preempted - before.preempted,
+        };
+        Stats { counters, ..stats }
     }
 
     fn obey(&mut self, command: Command) {

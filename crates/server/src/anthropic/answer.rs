@@ -89,8 +89,8 @@ impl Events {
         Self { model, prompt_tokens, show_reasoning, begun: false, index: 0, open: None, finish: Finish::Stop }
     }
 
-    /// The first progress says how much of the prompt was cached.
-    fn begin(&mut self, cached: usize, out: &mut Frames) {
+    /// How much of the prompt was cached is not known yet; the last event tells.
+    fn begin(&mut self, out: &mut Frames) {
         if self.begun {
             return;
         }
@@ -103,7 +103,7 @@ impl Events {
             "content": [],
             "stop_reason": null,
             "stop_sequence": null,
-            "usage": usage(self.prompt_tokens, cached, 0),
+            "usage": usage(self.prompt_tokens, 0, 0),
         });
         out.event("message_start", &json!({"type": "message_start", "message": message}));
         ping(out);
@@ -163,19 +163,13 @@ fn ping(out: &mut Frames) {
 
 impl Writer for Events {
     fn write(&mut self, piece: Piece, out: &mut Frames) {
+        if !matches!(piece, Piece::Failed(_)) {
+            self.begin(out);
+        }
         match piece {
-            Piece::Prefill { done, total } => {
-                if self.begun {
-                    out.comment(&format!("prefill {done}/{total}"));
-                }
-                self.begin(done.min(total), out);
-            }
-            Piece::Part { part, .. } => {
-                self.begin(0, out);
-                self.part(part, out);
-            }
+            Piece::Prefill { done, total } => out.comment(&format!("prefill {done}/{total}")),
+            Piece::Part { part, .. } => self.part(part, out),
             Piece::End { finish, .. } => {
-                self.begin(0, out);
                 self.close(out);
                 self.finish = finish;
             }

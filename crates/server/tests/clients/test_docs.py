@@ -1,5 +1,6 @@
 """Every snippet of docs/clients that can run here does."""
 
+import os
 import pathlib
 import re
 import shutil
@@ -26,6 +27,17 @@ def at(snippet, base):
 @pytest.mark.parametrize("snippet", snippets("python"))
 def test_python(snippet, onebit):
     done = subprocess.run([sys.executable, "-c", at(snippet, onebit)], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0 and done.stdout.strip(), done.stderr
+
+
+@pytest.mark.parametrize("snippet", snippets("js"))
+def test_node(snippet, onebit):
+    folder = os.environ.get("NODE_FOLDER")
+    if not folder:
+        pytest.skip("there is no npm")
+    script = pathlib.Path(folder) / "snippet.mjs"
+    script.write_text(at(snippet, onebit))
+    done = subprocess.run(["node", script], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0 and done.stdout.strip(), done.stderr
 
 

@@ -128,6 +128,19 @@ fn several_models_are_listed_as_they_are() {
 }
 
 #[test]
+fn a_model_whose_engine_has_ended_is_loaded_anew() {
+    let site = Setup::default().plan(Vocabulary::of(&[]), |request, _| {
+        assert_ne!(request.sampling.seed, Some(13), "the engine's thread panics here, as this test wants");
+        vec![Say::Token(97)]
+    });
+    assert_eq!(site.chat(json!({})).status, 200);
+    let reply = site.chat(json!({"seed": 13}));
+    assert_eq!(reply.status, 500, "{}", reply.json);
+    assert_eq!(site.chat(json!({})).status, 200);
+    assert_eq!(site.loads.load(Ordering::SeqCst), 2);
+}
+
+#[test]
 fn other_names() {
     let mut setup = Setup::default();
     setup.options.aliases = vec![("gpt-x".into(), "script".into())];

@@ -79,7 +79,7 @@ fn breaks(wanted: bool) -> &'static str {
 /// A grammar as the body of a rule.
 fn embedded(grammar: &Grammar) -> Option<String> {
     match grammar {
-        Grammar::AnyJson => Some("%json {}".to_owned()),
+        Grammar::JsonObject => Some("%json {\"type\": \"object\"}".to_owned()),
         Grammar::JsonSchema(schema) => Some(format!("%json {schema}")),
         Grammar::Regex(regex) => Some(format!("/{}/", regex.replace('/', "\\/"))),
         Grammar::Lark(_) => None,

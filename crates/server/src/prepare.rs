@@ -151,7 +151,8 @@ fn rendered(model: &Model, chat: &Chat, wish: Wish) -> Result<Rendered, ApiError
     // An answer that has begun is past its reasoning.
     let wish = if begun.is_some() { Wish::OFF } else { wish };
     let options = RenderOptions { enable_thinking: wish.on, extra: chat.variables.clone(), ..RenderOptions::default() };
-    let prompt = template.render(tokenizer, messages, &chat.tools.for_template(), &options)?;
+    let tools = chat.tools.for_template();
+    let prompt = template.render(tokenizer, messages, &tools, &options)?;
     let mut tokens = prompt.encode(tokenizer)?;
     let mut open = markers.as_ref().is_some_and(|markers| prompt.opens_thinking(markers));
     if let Some(begun) = &begun {
@@ -163,42 +164,8 @@ fn rendered(model: &Model, chat: &Chat, wish: Wish) -> Result<Rendered, ApiError
     }
     let budget = if wish.on == Some(false) { Some(0) } else { wish.budget };
     let thinking = if markers.is_some() { Thinking::of(tokenizer, open, budget)? } else { None };
-    let branches = branches(model, chat, messages, &options, &prompt.text(), &tokens);
+    let branches = template.branches(tokenizer, messages, &tools, &options, &tokens);
     Ok(Rendered { tokens, thinking, branches })
-}
-
-/// Where later prompts may leave this one: at the end of the first turn, which is the system prompt where there is one,
-/// and where the next turn of this conversation will. Templates drop the reasoning of earlier turns, and some the marks of
-/// a block without any, so that place is found by writing the next turn.
-fn branches(
-    model: &Model,
-    chat: &Chat,
-    messages: &[Message],
-    options: &RenderOptions,
-    text: &str,
-    tokens: &[u32],
-) -> Vec<usize> {
-    let tokenizer = &model.text.tokenizer;
-    let Some(opener) = tokens.first().filter(|first| tokenizer.is_special(**first)) else { return Vec::new() };
-    let first_turn = tokens.iter().skip(1).position(|token| token == opener).map(|at| at + 1);
-    let mut next = messages.to_vec();
-    next.extend([Message::assistant("."), Message::user(".")]);
-    let next = model.template().ok().and_then(|template| {
-        template.render(tokenizer, &next, &chat.tools.for_template(), options).ok().map(|prompt| prompt.text())
-    });
-    let next_turn = next.map(|next| {
-        let common = text.bytes().zip(next.bytes()).take_while(|(a, b)| a == b).count();
-        let mut bytes = 0;
-        let within = |token: &&u32| {
-            bytes += tokenizer.token_bytes(**token).len();
-            bytes <= common
-        };
-        tokens.iter().take_while(within).count()
-    });
-    let mut out: Vec<usize> = first_turn.into_iter().chain(next_turn).filter(|at| *at > 0).collect();
-    out.sort_unstable();
-    out.dedup();
-    out
 }
 
 /// The constraint that format and tools ask for together.

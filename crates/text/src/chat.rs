@@ -1,5 +1,6 @@
 //! Chat templates: Jinja as the transformers library runs it.
 
+mod branches;
 mod dialect;
 mod sources;
 

@@ -158,7 +158,7 @@ fn format(value: &Value) -> Result<Option<Format>, ApiError> {
     let grammar = match value {
         Value::Null => return Ok(None),
         Value::String(word) if word.is_empty() => return Ok(None),
-        Value::String(word) if word == "json" => Grammar::JsonSchema(json!({"type": "object"}).to_string()),
+        Value::String(word) if word == "json" => Grammar::JsonObject,
         other => schema(other, "format")?,
     };
     Ok(Some(Format { grammar, field: "format" }))

@@ -4,7 +4,7 @@ use crate::ask::Format;
 use crate::error::ApiError;
 use crate::fields::{kind, text};
 use onebit_text::Grammar;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 /// Fields beside `response_format`; at most one of them all may be set.
 const OTHERS: [&str; 7] =
@@ -45,7 +45,7 @@ pub(crate) fn of_response_format(value: &Value, field: &'static str) -> Result<O
     let grammar = match value["type"].as_str() {
         Some("text") => return Ok(None),
         Some("json_object") => match &value["schema"] {
-            Value::Null => Grammar::JsonSchema(json!({"type": "object"}).to_string()),
+            Value::Null => Grammar::JsonObject,
             given => schema(given, field)?,
         },
         Some("json_schema") => {
@@ -91,7 +91,7 @@ fn structured(value: &Value) -> Result<Option<Grammar>, ApiError> {
         return lark(&whole_text(grammar, FIELD)?, FIELD).map(Some);
     }
     if given("json_object").and_then(Value::as_bool) == Some(true) {
-        return Ok(Some(Grammar::JsonSchema(json!({"type": "object"}).to_string())));
+        return Ok(Some(Grammar::JsonObject));
     }
     match value.as_object().is_some_and(|fields| fields.values().all(Value::is_null)) {
         true => Ok(None),
@@ -124,6 +124,7 @@ fn whole_text(value: &Value, field: &str) -> Result<String, ApiError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     fn read(response_format: Value, others: Value) -> Result<Option<Grammar>, ApiError> {
         let found = format(Some(&response_format), |field| others.get(field).cloned())?;

@@ -1,7 +1,7 @@
 //! `cargo xtask ci`: what CI runs, in the order that fails fastest.
 
 use crate::process::{self, cargo, succeeds};
-use crate::tidy;
+use crate::{clients, tidy};
 use anyhow::Result;
 use std::path::Path;
 
@@ -21,7 +21,12 @@ pub(crate) fn run(root: &Path) -> Result<()> {
         eprintln!("cargo-deny is not installed: licences and advisories not checked");
     }
     step(TEST)?;
-    // The command above ends in documentation tests, which are few or none: the checks of the tree close the log.
+    if clients::can_run() {
+        clients::run(root, &[])?;
+    } else {
+        eprintln!("there is no python3 with venv: the server was not tested with its clients");
+    }
+    // The checks of the tree close the log.
     step(&["test", "-p", "xtask"])
 }
 

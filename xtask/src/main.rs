@@ -1,6 +1,7 @@
 //! Repository chores. `cargo xtask` lists them.
 
 mod ci;
+mod clients;
 mod cross;
 mod fuzz;
 mod goldens;
@@ -19,6 +20,7 @@ const HELP: &str = "\
 usage: cargo xtask COMMAND
 
   ci                    everything that CI runs: format, lints, docs, tidy, licences, tests
+  clients [ARGS]        the server against its real clients, and its page in a browser; ARGS go to pytest
   tidy                  the rules of ARCHITECTURE.md that a program can check
   cross [TARGET]        cargo check for the other platforms whose standard library can be had here
   emulate               the CPU backend's tests for aarch64 in an emulator (Debian's packages)
@@ -49,6 +51,7 @@ fn main() -> ExitCode {
     let words: Vec<&str> = args.iter().map(String::as_str).collect();
     let result = match words.as_slice() {
         ["ci"] => ci::run(&root()),
+        ["clients", args @ ..] => clients::run(&root(), args),
         ["tidy"] => tidy::run(&root()),
         ["cross"] => cross::run(&root(), None),
         ["cross", target] => cross::run(&root(), Some(target)),

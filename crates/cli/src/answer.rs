@@ -58,7 +58,7 @@ pub fn ask(session: &mut Session, prepared: Prepared, ask: &Ask<'_>, sink: &mut 
         eos: session.text.eos.clone(),
         thinking: prepared.thinking,
         cache: ask.cache,
-        checkpoints: prepared.branch.into_iter().collect(),
+        checkpoints: if ask.cache { prepared.branches } else { Vec::new() },
         ..Request::new(prepared.tokens)
     };
     let started = Instant::now();

@@ -75,6 +75,7 @@ fn run(cli: Cli) -> anyhow::Result<()> {
     match cli.command {
         Command::Run(args) => commands::run::run(&args),
         Command::Chat(args) => commands::chat::run(&args),
+        Command::Serve(args) => commands::serve::run(&args),
         Command::Models(args) => commands::models::run(&args),
         Command::Info(args) => commands::info::run(&args),
         Command::Doctor(args) => commands::doctor::run(&args),

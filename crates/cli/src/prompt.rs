@@ -15,8 +15,8 @@ pub struct Prepared {
     pub tokens: Vec<u32>,
     /// The model's reasoning block, when it has one.
     pub thinking: Option<Thinking>,
-    /// Where the header of the answer begins: later prompts of a chat share the tokens before it.
-    pub branch: Option<usize>,
+    /// Where later prompts are likely to go on differently, ascending.
+    pub branches: Vec<usize>,
 }
 
 /// Continues a text as it is, special tokens included.
@@ -26,7 +26,7 @@ pub struct Prepared {
 pub fn raw(side: &TextSide, text: &str) -> Result<Prepared> {
     let mut tokens: Vec<u32> = side.tokenizer.bos_to_add().into_iter().collect();
     tokens.extend(side.tokenizer.encode(text, Specials::Parse)?);
-    Ok(Prepared { tokens, thinking: None, branch: None })
+    Ok(Prepared { tokens, thinking: None, branches: Vec::new() })
 }
 
 /// Renders a conversation with the model's chat template, up to the header of the next answer. `tools` are function
@@ -64,8 +64,6 @@ pub fn chat(side: &TextSide, messages: &[Message], tools: &[Json], think: Option
         }
         None => None,
     };
-    let without = RenderOptions { add_generation_prompt: false, ..options };
-    let shared = template.render(&side.tokenizer, messages, tools, &without)?.encode(&side.tokenizer)?;
-    let branch = (tokens.starts_with(&shared) && !shared.is_empty()).then_some(shared.len());
-    Ok(Prepared { tokens, thinking, branch })
+    let branches = template.branches(&side.tokenizer, messages, tools, &options, &tokens);
+    Ok(Prepared { tokens, thinking, branches })
 }

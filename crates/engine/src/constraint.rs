@@ -27,6 +27,21 @@ pub trait Constraint: Send {
     fn fork(&self) -> Box<dyn Constraint>;
 }
 
+impl Constraint for onebit_text::TokenConstraint {
+    fn mask(&mut self) -> Result<Arc<[u32]>, String> {
+        self.mask()
+    }
+    fn accept(&mut self, token: u32) -> Result<(), String> {
+        self.accept(token)
+    }
+    fn is_complete(&self) -> bool {
+        self.is_complete()
+    }
+    fn fork(&self) -> Box<dyn Constraint> {
+        Box::new(self.fork())
+    }
+}
+
 /// Where the mask of a sequence's next token comes from.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Allowed {

@@ -12,7 +12,7 @@ use onebit_ops::PAGE_ROWS;
 /// sequence its place, so that long answers that never come do not keep others out.
 const RESERVE: usize = 256;
 
-/// Fewer tokens than this are read again rather than waited for or saved.
+/// A beginning of fewer tokens than this is read again rather than waited for or saved.
 const LEAST_GAIN: usize = 16;
 
 impl Engine {
@@ -134,7 +134,6 @@ fn comes_soon(waiting: &Sequence, running: &mut [Sequence], store: &Store) -> bo
             continue;
         }
         let known = *known.get_or_insert_with(|| store.known(waiting.shared.space, &waiting.tokens));
-        let gain = if reader.id() == waiting.id() { 1 } else { LEAST_GAIN };
         let reached = if store.is_recurrent() {
             let ahead = |c: &&usize| **c > reader.processed && **c <= common;
             let planned = reader.checkpoints.iter().rfind(ahead).copied().unwrap_or(0);
@@ -147,7 +146,8 @@ fn comes_soon(waiting: &Sequence, running: &mut [Sequence], store: &Store) -> bo
         } else {
             common
         };
-        if reached >= known + gain {
+        // To wait takes no longer than to read it oneself; but a header in common is no reason to stand back.
+        if reached > known && (reached >= LEAST_GAIN || reader.id() == waiting.id()) {
             return true;
         }
     }
@@ -163,9 +163,16 @@ fn checkpoints(sequence: &Sequence, common: usize) -> Vec<usize> {
         // Nobody but the other answers to this very request can use it.
         return sequence.fork().into_iter().filter(|p| *p > begun).collect();
     }
-    let mut positions = shared.marks.clone();
+    // A mark that saves only a few tokens is not worth the step that it cuts in two, but the last one always is.
+    let mut positions: Vec<usize> = Vec::new();
+    for (i, mark) in shared.marks.iter().enumerate().filter(|(_, mark)| **mark > begun) {
+        let from = positions.last().copied().unwrap_or(begun);
+        if i + 1 == shared.marks.len() || *mark >= from + LEAST_GAIN {
+            positions.push(*mark);
+        }
+    }
     positions.extend(sequence.fork());
-    if positions.is_empty() && shared.prompt > PAGE_ROWS {
+    if shared.marks.is_empty() && shared.prompt > PAGE_ROWS {
         positions.push((shared.prompt - 1) / PAGE_ROWS * PAGE_ROWS);
     }
     let is_near = |at: usize| positions.iter().any(|p| *p <= at && at - *p < LEAST_GAIN);

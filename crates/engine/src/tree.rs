@@ -28,12 +28,24 @@ struct Node {
     states: BTreeMap<usize, State>,
 }
 
-/// A saved state: where it lies, and whether it was saved for nothing but the distance from the one before.
+/// A saved state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct State {
     slot: usize,
     last_used: u64,
+    /// A prompt has begun with it. Of states that nobody came back to, a crowd of requests saves many.
+    proven: bool,
+    /// It was saved for nothing but the distance from the one before.
     periodic: bool,
+}
+
+/// A state's place in the order in which they are given up, and in the tree.
+type Rank = (bool, u64, NodeId, usize);
+
+impl State {
+    fn rank(&self, node: NodeId, offset: usize) -> Rank {
+        (self.proven, self.last_used, node, offset)
+    }
 }
 
 /// What the tree has of a prompt.
@@ -75,8 +87,9 @@ pub(crate) struct Tree {
     idle: usize,
     /// Those of them without children, by their last use.
     leaves: BTreeSet<(u64, NodeId)>,
-    /// Every state, by its last use.
-    states: BTreeSet<(u64, NodeId, usize)>,
+    /// Every state: unproven ones first, each kind by its last use. At most half of them count as proven, so that new ones
+    /// have their chance.
+    states: BTreeSet<Rank>,
 }
 
 fn common_prefix(a: &[u32], b: &[u32]) -> usize {
@@ -269,12 +282,12 @@ impl Tree {
     /// Moves the states of `from` to `to` and removes it.
     fn fold(&mut self, from: NodeId, to: NodeId, freed: &mut Freed) {
         for (offset, state) in std::mem::take(&mut self.nodes[from].states) {
-            self.states.remove(&(state.last_used, from, offset));
+            self.states.remove(&state.rank(from, offset));
             if self.nodes[to].states.contains_key(&offset) {
                 freed.slots.push(state.slot);
             } else {
                 self.nodes[to].states.insert(offset, state);
-                self.states.insert((state.last_used, to, offset));
+                self.states.insert(state.rank(to, offset));
             }
         }
         self.remove(from, freed);
@@ -294,7 +307,7 @@ impl Tree {
         freed.pages.push(node.page);
         node.tokens.clear();
         for (offset, state) in std::mem::take(&mut node.states) {
-            self.states.remove(&(state.last_used, id, offset));
+            self.states.remove(&state.rank(id, offset));
             freed.slots.push(state.slot);
         }
         self.unused.push(id);
@@ -308,19 +321,29 @@ impl Tree {
             return Some(slot);
         }
         self.clock += 1;
-        self.nodes[node].states.insert(offset, State { slot, last_used: self.clock, periodic });
-        self.states.insert((self.clock, node, offset));
+        let state = State { slot, last_used: self.clock, proven: false, periodic };
+        self.nodes[node].states.insert(offset, state);
+        self.states.insert(state.rank(node, offset));
         None
     }
 
     /// A state was of use. It is no longer one of many on the way.
     pub(crate) fn touch(&mut self, place: &Place) {
-        let offset = (place.position - 1) % PAGE_ROWS + 1;
+        self.move_state(place.node, (place.position - 1) % PAGE_ROWS + 1, true);
+        let proven = self.states.iter().rev().take_while(|rank| rank.0).count();
+        if proven > 1 && proven > self.states.len().div_ceil(2) {
+            let (_, _, node, offset) = self.states.iter().find(|rank| rank.0).copied().unwrap_or_default();
+            self.move_state(node, offset, false);
+        }
+    }
+
+    /// Puts a state at the end of its kind.
+    fn move_state(&mut self, node: NodeId, offset: usize, proven: bool) {
         self.clock += 1;
-        if let Some(state) = self.nodes[place.node].states.get_mut(&offset) {
-            self.states.remove(&(state.last_used, place.node, offset));
-            (state.last_used, state.periodic) = (self.clock, false);
-            self.states.insert((self.clock, place.node, offset));
+        if let Some(state) = self.nodes[node].states.get_mut(&offset) {
+            self.states.remove(&state.rank(node, offset));
+            *state = State { last_used: self.clock, proven, periodic: false, ..*state };
+            self.states.insert(state.rank(node, offset));
         }
     }
 
@@ -328,7 +351,7 @@ impl Tree {
     pub(crate) fn thin(&mut self, node: NodeId, offset: usize) -> Option<usize> {
         let state = self.nodes[node].states.get(&offset).copied().filter(|s| s.periodic)?;
         self.nodes[node].states.remove(&offset);
-        self.states.remove(&(state.last_used, node, offset));
+        self.states.remove(&state.rank(node, offset));
         Some(state.slot)
     }
 
@@ -339,9 +362,9 @@ impl Tree {
         true
     }
 
-    /// Forgets the state used longest ago; returns its slot.
+    /// Forgets the state that is least likely to be of use; returns its slot.
     pub(crate) fn evict_state(&mut self) -> Option<usize> {
-        let (_, node, offset) = self.states.pop_first()?;
+        let (_, _, node, offset) = self.states.pop_first()?;
         self.nodes[node].states.remove(&offset).map(|state| state.slot)
     }
 
@@ -440,9 +463,27 @@ mod tests {
         tree.save(long, 64, 7, true);
         let Some(place) = tree.find(0, &text(20, 0)).state else { panic!("a state") };
         tree.touch(&place);
-        assert_eq!((tree.thin(long, 20), tree.evict_state(), tree.saved()), (None, Some(7), 1));
+        assert_eq!((tree.thin(long, 20), tree.evict_state(), tree.saved()), (None, Some(7), 1), "20 has proven itself");
         assert!(tree.evict(&mut freed));
         assert_eq!((freed.slots.as_slice(), tree.saved(), tree.idle()), ([5].as_slice(), 0, 0));
+    }
+
+    #[test]
+    fn states_that_served_outlive_those_that_did_not_but_not_for_ever() {
+        let (mut tree, mut freed) = (Tree::default(), Freed::default());
+        let node = put(&mut tree, &text(64, 0), 0, &mut freed)[0];
+        let touch = |tree: &mut Tree, n: usize| {
+            let place = tree.find(0, &text(n as u32, 0)).state.filter(|p| p.position == n).expect("a state there");
+            tree.touch(&place);
+        };
+        (1..=4).for_each(|n| assert_eq!(tree.save(node, n, n, false), None));
+        touch(&mut tree, 2);
+        assert_eq!(tree.evict_state(), Some(1));
+        (5..=6).for_each(|n| assert_eq!(tree.save(node, n, n, false), None));
+        // Of five, three may be proven: the fourth to prove itself puts the one used longest ago back in line.
+        [3, 4, 5].into_iter().for_each(|n| touch(&mut tree, n));
+        let order: Vec<usize> = std::iter::from_fn(|| tree.evict_state()).collect();
+        assert_eq!(order, [6, 2, 3, 4, 5]);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Chat templates: Jinja as the transformers library runs it.
 
+mod branches;
 mod dialect;
 mod sources;
 
@@ -15,7 +16,7 @@ use crate::protect::{self, Protector};
 use crate::thinking::ThinkMarkers;
 use crate::tokenizer::Tokenizer;
 use crate::tool_parse::object_in;
-use crate::tools::ToolCall;
+use crate::tools::{ToolCall, ToolForm};
 
 const DEFAULT: &str = "default";
 const TOOL_USE: &str = "tool_use";
@@ -97,6 +98,11 @@ impl ChatTemplate {
         })
     }
 
+    /// The Jinja text, of all its templates where there are several.
+    pub fn source(&self) -> &str {
+        &self.source
+    }
+
     /// Whether the template has a switch for thinking.
     pub fn has_thinking_switch(&self) -> bool {
         self.source.contains("enable_thinking")
@@ -106,6 +112,17 @@ impl ChatTemplate {
     pub fn think_markers(&self) -> Option<ThinkMarkers> {
         let markers = ThinkMarkers::default();
         (self.source.contains(&markers.open) && self.source.contains(&markers.close)).then_some(markers)
+    }
+
+    /// The form in which the template writes tool calls, if it writes any: the model has learnt to answer in it.
+    pub fn tool_form(&self) -> Option<ToolForm> {
+        if self.source.contains("<function=") {
+            Some(ToolForm::Tags)
+        } else if self.source.contains("<tool_call>") {
+            Some(ToolForm::Json)
+        } else {
+            None
+        }
     }
 
     /// Whether the template can place images.

@@ -124,3 +124,29 @@ pub enum StopError {
         index: usize,
     },
 }
+
+/// A form of answers that cannot be kept.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum ConstraintError {
+    /// A vocabulary that forms cannot be compiled for.
+    #[error("answers of a prescribed form are not possible with this model's vocabulary: {reason}")]
+    Vocabulary {
+        /// The library's words.
+        reason: String,
+    },
+    /// A form that cannot be read, or that asks for what is not supported.
+    #[error("the {kind} cannot be kept: {reason}")]
+    Grammar {
+        /// What kind of form it is.
+        kind: &'static str,
+        /// What is wrong with it.
+        reason: String,
+    },
+}
+
+impl ConstraintError {
+    pub(crate) fn grammar(kind: &'static str, reason: String) -> Self {
+        ConstraintError::Grammar { kind, reason }
+    }
+}

@@ -9,11 +9,14 @@
 //!   [`Prompt::encode`] never lets message text become control tokens.
 //! * [`StopMatcher`], [`ThinkingSplitter`], [`ToolSplitter`] and
 //!   [`OutputSplitter`] cut the stream that comes back.
+//! * [`ConstraintFactory`] says which tokens may come next in an answer of a
+//!   prescribed form.
 
 #![forbid(unsafe_code)]
 
 mod byte_level;
 mod chat;
+mod constraint;
 mod error;
 mod gguf_vocab;
 mod hold;
@@ -30,10 +33,12 @@ mod thinking;
 mod tokenizer;
 mod tokenizer_json;
 mod tool_parse;
+mod tool_stream;
 mod tools;
 
 pub use chat::{ChatTemplate, RenderOptions};
-pub use error::{ChatError, StopError, TokenizerError};
+pub use constraint::{ConstraintFactory, Grammar, TokenConstraint};
+pub use error::{ChatError, ConstraintError, StopError, TokenizerError};
 pub use gguf_vocab::GgufVocab;
 pub use message::{Content, Message, Part, Role};
 pub use output::{OutputPiece, OutputSplitter};
@@ -43,4 +48,4 @@ pub use stop_tokens::stop_tokens;
 pub use stream::TextStream;
 pub use thinking::{ThinkMarkers, ThinkPiece, ThinkingSplitter};
 pub use tokenizer::{Specials, Tokenizer};
-pub use tools::{ToolCall, ToolPiece, ToolSpec, ToolSplitter};
+pub use tools::{CallPart, ToolCall, ToolForm, ToolPiece, ToolSpec, ToolSplitter};

@@ -1,7 +1,7 @@
 //! Reasoning, answer and tool calls in one pass.
 
 use crate::thinking::{ThinkPiece, ThinkingSplitter};
-use crate::tools::{ToolCall, ToolPiece, ToolSpec, ToolSplitter};
+use crate::tools::{CallPart, ToolCall, ToolPiece, ToolSpec, ToolSplitter};
 
 /// A stretch of output.
 #[derive(Debug, Clone, PartialEq)]
@@ -12,6 +12,8 @@ pub enum OutputPiece {
     Answer(String),
     /// A complete tool call.
     Call(ToolCall),
+    /// A piece of a long tool call.
+    CallPart(CallPart),
 }
 
 /// Splits a stream into reasoning, answer and tool calls.
@@ -30,6 +32,15 @@ impl OutputSplitter {
     /// `thinking` is `None` for a model without thinking markers.
     pub fn new(thinking: Option<ThinkingSplitter>, tools: Vec<ToolSpec>) -> Self {
         Self { thinking, reasoning_tools: ToolSplitter::new(tools.clone()), answer_tools: ToolSplitter::new(tools) }
+    }
+
+    /// Hands out calls longer than so many bytes in parts; see [`ToolSplitter::streaming`].
+    #[must_use]
+    pub fn streaming(self, longest_whole: usize) -> Self {
+        let Self { thinking, reasoning_tools, answer_tools } = self;
+        let (reasoning_tools, answer_tools) =
+            (reasoning_tools.streaming(longest_whole), answer_tools.streaming(longest_whole));
+        Self { thinking, reasoning_tools, answer_tools }
     }
 
     /// Whether the stream is inside the thinking block now.
@@ -80,6 +91,7 @@ fn convert(pieces: Vec<ToolPiece>, kind: fn(String) -> OutputPiece, out: &mut Ve
     out.extend(pieces.into_iter().map(|piece| match piece {
         ToolPiece::Text(text) => kind(text),
         ToolPiece::Call(call) => OutputPiece::Call(call),
+        ToolPiece::Part(part) => OutputPiece::CallPart(part),
     }));
 }
 
@@ -102,7 +114,8 @@ mod tests {
             match piece {
                 OutputPiece::Reasoning(t) => reasoning.push_str(&t),
                 OutputPiece::Answer(t) => answer.push_str(&t),
-                OutputPiece::Call(_) => calls += 1,
+                OutputPiece::Call(_) | OutputPiece::CallPart(CallPart::Begin(_)) => calls += 1,
+                OutputPiece::CallPart(_) => {}
             }
         }
         (reasoning, answer, calls)

@@ -4,10 +4,10 @@ use serde_json::{Map, Value};
 
 use crate::tools::{ToolCall, ToolSpec};
 
-const FUNCTION: &str = "<function=";
-const FUNCTION_END: &str = "</function>";
-const PARAMETER: &str = "<parameter=";
-const PARAMETER_END: &str = "</parameter>";
+pub(crate) const FUNCTION: &str = "<function=";
+pub(crate) const FUNCTION_END: &str = "</function>";
+pub(crate) const PARAMETER: &str = "<parameter=";
+pub(crate) const PARAMETER_END: &str = "</parameter>";
 
 /// What a body, up to some closing marker, turned out to be.
 #[derive(Debug, PartialEq)]
@@ -111,16 +111,23 @@ fn value_end(text: &str) -> Option<usize> {
 }
 
 /// The value without the line breaks that frame it.
-fn without_frame(value: &str) -> &str {
+pub(crate) fn without_frame(value: &str) -> &str {
     let value = value.strip_prefix('\n').unwrap_or(value);
     value.strip_suffix('\n').unwrap_or(value)
 }
 
 /// A value in the type that its schema allows; text when none fits.
-fn typed(text: &str, schema: Option<&Value>) -> Value {
+pub(crate) fn typed(text: &str, schema: Option<&Value>) -> Value {
     let mut types = Vec::new();
     collect_types(schema.unwrap_or(&Value::Null), &mut types);
     types.iter().find_map(|name| as_type(text, name)).unwrap_or_else(|| Value::String(text.into()))
+}
+
+/// Whether a schema allows a value that is no text.
+pub(crate) fn may_be_other_than_text(schema: &Value) -> bool {
+    let mut types = Vec::new();
+    collect_types(schema, &mut types);
+    types.iter().any(|name| *name != "string")
 }
 
 fn collect_types<'a>(schema: &'a Value, out: &mut Vec<&'a str>) {

@@ -9,9 +9,10 @@ use serde_json::Value;
 
 use crate::hold::{open_tail, take_front};
 use crate::tool_parse::{self, Verdict};
+use crate::tool_stream::CallStream;
 
 const OPEN: &str = "<tool_call>";
-const CLOSE: &str = "</tool_call>";
+pub(crate) const CLOSE: &str = "</tool_call>";
 
 /// A tool that the model may call.
 #[derive(Debug, Clone, PartialEq)]
@@ -20,6 +21,15 @@ pub struct ToolSpec {
     pub name: String,
     /// JSON schema of its arguments; types the values of tag-form calls.
     pub parameters: Value,
+}
+
+/// How a model writes a call between the markers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ToolForm {
+    /// One JSON object with `name` and `arguments`, as Qwen 3 does.
+    Json,
+    /// Nested tags, as Qwen 3.5 does.
+    Tags,
 }
 
 /// A call of a tool.
@@ -38,6 +48,19 @@ pub enum ToolPiece {
     Text(String),
     /// A complete call.
     Call(ToolCall),
+    /// A piece of a call that is too long to wait for; only of a splitter that was made [`ToolSplitter::streaming`].
+    Part(CallPart),
+}
+
+/// A piece of a call.
+#[derive(Debug, Clone, PartialEq)]
+pub enum CallPart {
+    /// A call of this tool begins.
+    Begin(String),
+    /// The next piece of its arguments' JSON text.
+    Arguments(String),
+    /// It ends. A call that was cut short has arguments that are no JSON.
+    End,
 }
 
 /// Finds tool calls in a stream.
@@ -58,6 +81,10 @@ pub struct ToolSplitter {
     searched: usize,
     /// White space is skipped: a call has just ended.
     after_call: bool,
+    /// A call with a longer body is handed out in parts.
+    longest_whole: Option<usize>,
+    /// The call that is being handed out.
+    stream: Option<CallStream>,
 }
 
 impl ToolSplitter {
@@ -69,6 +96,13 @@ impl ToolSplitter {
     /// For every tool, offered or not: a call needs only to be well formed. Values of tag-form calls stay text.
     pub fn of_any_tool() -> Self {
         Self { any: true, ..Self::default() }
+    }
+
+    /// Hands out a call in parts when its body is longer than `longest_whole` bytes and has by then named an offered
+    /// tool and begun its arguments. Shorter calls are still read as a whole, and are text when they are malformed.
+    #[must_use]
+    pub fn streaming(self, longest_whole: usize) -> Self {
+        Self { longest_whole: Some(longest_whole), ..self }
     }
 
     /// Adds text and returns what is certain.
@@ -86,6 +120,10 @@ impl ToolSplitter {
     /// Ends the stream: an unfinished call is text.
     pub fn finish(&mut self) -> Vec<ToolPiece> {
         let mut out = Vec::new();
+        if self.stream.take().is_some() {
+            self.held.clear();
+            out.push(ToolPiece::Part(CallPart::End));
+        }
         while let Some(body) = self.body {
             self.reject(body, &mut out);
             while self.step(&mut out) {}
@@ -96,6 +134,9 @@ impl ToolSplitter {
 
     /// One decision; false when more text is needed.
     fn step(&mut self, out: &mut Vec<ToolPiece>) -> bool {
+        if self.stream.is_some() {
+            return self.hand_out(out);
+        }
         match self.body {
             None => self.outside(out),
             Some(body) => self.inside(body, out),
@@ -127,10 +168,28 @@ impl ToolSplitter {
             self.reject(body, out);
             return true;
         }
+        // The decision falls at a certain byte, so that it does not depend on how the text was cut.
+        let whole = self.longest_whole.map_or(self.held.len(), |bytes| floor(&self.held, body + bytes));
+        let Some(found) = self.held[..whole].get(self.searched..).and_then(|held| held.find(CLOSE)) else {
+            if whole < self.held.len() && self.begin_stream(body, whole, out) {
+                return true;
+            }
+            return self.search_on(body, out);
+        };
+        self.judge(body, found, out)
+    }
+
+    /// Looks for the end of a call that is not handed out in parts.
+    fn search_on(&mut self, body: usize, out: &mut Vec<ToolPiece>) -> bool {
         let Some(found) = self.held[self.searched..].find(CLOSE) else {
             self.searched = self.held.len() - open_tail(&self.held[self.searched..], CLOSE);
             return false;
         };
+        self.judge(body, found, out)
+    }
+
+    /// Reads a body up to a closing marker.
+    fn judge(&mut self, body: usize, found: usize, out: &mut Vec<ToolPiece>) -> bool {
         let close = self.searched + found;
         match tool_parse::parse(&self.held[body..close], (!self.any).then_some(&self.tools)) {
             Verdict::Call(call) => {
@@ -143,6 +202,30 @@ impl ToolSplitter {
             Verdict::Malformed => self.reject(body, out),
         }
         true
+    }
+
+    /// Goes over to handing the call out, if its first `whole` bytes allow it.
+    fn begin_stream(&mut self, body: usize, whole: usize, out: &mut Vec<ToolPiece>) -> bool {
+        let Some((stream, name, bytes)) = CallStream::begin(&self.held[body..whole], &self.tools) else { return false };
+        out.push(ToolPiece::Part(CallPart::Begin(name)));
+        self.held.drain(..body + bytes);
+        self.body = None;
+        self.stream = Some(stream);
+        true
+    }
+
+    fn hand_out(&mut self, out: &mut Vec<ToolPiece>) -> bool {
+        let Some(stream) = &mut self.stream else { return false };
+        let mut parts = Vec::new();
+        let (bytes, ended) = stream.push(&self.held, &mut parts);
+        self.held.drain(..bytes);
+        out.extend(parts.into_iter().map(ToolPiece::Part));
+        if ended {
+            out.push(ToolPiece::Part(CallPart::End));
+            self.stream = None;
+            self.after_call = true;
+        }
+        ended
     }
 
     /// Gives up on the call: its opening marker is text.
@@ -161,6 +244,11 @@ impl ToolSplitter {
             _ => out.push(ToolPiece::Text(text)),
         }
     }
+}
+
+/// The last character border at or before a byte.
+fn floor(text: &str, at: usize) -> usize {
+    if at >= text.len() { text.len() } else { (0..=at).rev().find(|i| text.is_char_boundary(*i)).unwrap_or(0) }
 }
 
 #[cfg(test)]

@@ -11,6 +11,8 @@ const DOCUMENTS: &[&str] = &[
     "docs/tuning.md",
     "docs/eval.md",
     "docs/formats.md",
+    "docs/server.md",
+    "docs/clients/README.md",
     "docs/decisions/0001-own-kernels.md",
     "reference/README.md",
     "testdata/README.md",

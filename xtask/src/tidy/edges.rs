@@ -17,6 +17,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("onebit-backend-cuda", &["onebit-ops", "onebit-quant"]),
     ("onebit-models", &["onebit-ops", "onebit-quant"]),
     ("onebit-engine", &["onebit-models", "onebit-ops", "onebit-text"]),
+    ("onebit-server", &["onebit-engine", "onebit-text"]),
     ("xtask", &[]),
 ];
 

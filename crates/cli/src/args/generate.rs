@@ -38,7 +38,7 @@ fn logit_bias(text: &str) -> Result<(u32, f32), String> {
 
 /// How answers are drawn. What the user leaves out comes from the model's own `generation_config.json`, else it is
 /// neutral.
-#[derive(Debug, Clone, Args)]
+#[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Answer")]
 pub struct GenerateOptions {
     /// Most tokens to generate, thinking included [default: up to the end of the context]

@@ -6,6 +6,7 @@ mod generate;
 mod model;
 mod report;
 mod running;
+mod serve;
 
 pub use eval::EvalArgs;
 pub use files::{CompletionsArgs, ConvertArgs, ConvertTo, PullArgs};
@@ -14,6 +15,7 @@ pub use generate::{ChatArgs, GenerateOptions, RunArgs, Think};
 pub use model::ModelArg;
 pub use report::{BenchArgs, DoctorArgs, InfoArgs, LogitsArgs, ModelsArgs};
 pub use running::{ActivationsName, BackendName, KeepIn, KvQuant, RunOptions};
+pub use serve::{ListenOptions, LogFormat, ServeArgs};
 
 use clap::{Parser, Subcommand};
 
@@ -24,6 +26,7 @@ Examples:
   onebit pull bonsai-1.7b                     download a model
   onebit run bonsai-1.7b 'Why is the sky blue?'
   onebit chat ./Bonsai-8B-mlx-1bit
+  onebit serve bonsai-8b
   git diff | onebit run bonsai-8b 'Write a commit message for this diff'
 
 Exit codes: 0 fine, 1 the work failed, 2 bad usage.";
@@ -53,6 +56,8 @@ pub enum Command {
     Run(RunArgs),
     /// Talk to a model
     Chat(ChatArgs),
+    /// Serve models over HTTP: OpenAI's, Anthropic's and Ollama's APIs, and a page to chat on
+    Serve(ServeArgs),
     /// List the published Bonsai packs: size, quality, memory, and whether they fit here
     Models(ModelsArgs),
     /// Say what a model is and what running it takes, without reading its weights

@@ -11,3 +11,4 @@ pub mod logits;
 pub mod models;
 pub mod pull;
 pub mod run;
+pub mod serve;

@@ -13,5 +13,6 @@ mod published;
 mod quality;
 mod refusals;
 mod run;
+mod serve;
 mod support;
 mod usage;

@@ -3,6 +3,7 @@
 
 mod case;
 mod judge;
+mod pairs;
 mod runner;
 
 use case::Case;

@@ -1,6 +1,7 @@
 //! The public interface on the tokenizers and templates in `testdata`.
 
 mod chat;
+mod constraint;
 mod encodings;
 mod streams;
 

@@ -71,7 +71,7 @@ fn calls(mut splitter: ToolSplitter, answer: &str) -> Option<Vec<ToolCall>> {
             ToolPiece::Call(call) => calls.push(call),
             // A marker that is left as text opens a call that could not be read.
             ToolPiece::Text(text) if text.contains("<tool_call>") => return None,
-            ToolPiece::Text(_) => {}
+            ToolPiece::Text(_) | ToolPiece::Part(_) => {}
         }
     }
     (!calls.is_empty()).then_some(calls)

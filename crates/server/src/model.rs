@@ -1,0 +1,105 @@
+//! A model that is ready to answer.
+
+use crate::error::ApiError;
+use crate::host::{Host, TokenSource};
+use onebit_engine::SamplingParams;
+use onebit_text::{ChatTemplate, ConstraintFactory, Grammar, TokenConstraint, Tokenizer};
+use std::sync::{Arc, OnceLock};
+
+/// Everything about text that a checkpoint brings along.
+#[derive(Debug)]
+pub struct ModelText {
+    /// Text to ids and back.
+    pub tokenizer: Tokenizer,
+    /// How conversations become prompts; base models have none.
+    pub template: Option<ChatTemplate>,
+    /// How the model's makers sample: what holds where a request is silent.
+    pub sampling: SamplingParams,
+    /// Ids that end an answer.
+    pub eos: Vec<u32>,
+}
+
+/// What the listings say about a model, loaded or not.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Card {
+    /// The architecture as its config names it.
+    pub architecture: String,
+    /// Weights in the model.
+    pub parameters: u64,
+    /// Bytes of the packed weights.
+    pub bytes: u64,
+    /// The stored format of most weights, such as `Q1_0`.
+    pub format: String,
+    /// Folder or file.
+    pub path: String,
+    /// The context that the model was made for.
+    pub trained_context: usize,
+}
+
+/// What a loader hands over.
+pub struct Loaded {
+    pub(crate) host: Host,
+    pub(crate) text: ModelText,
+    pub(crate) context: usize,
+    pub(crate) vocab: usize,
+}
+
+impl Loaded {
+    /// A source with its text side. `context` is how many tokens one sequence may hold, `vocab` how many logits there
+    /// are. The source is made on a thread of its own.
+    ///
+    /// # Errors
+    /// When the system gives no thread.
+    pub fn new<S: TokenSource>(
+        make: impl FnOnce() -> S + Send + 'static,
+        text: ModelText,
+        context: usize,
+        vocab: usize,
+    ) -> std::io::Result<Self> {
+        Ok(Self { host: Host::start(make)?, text, context, vocab })
+    }
+}
+
+/// A model that is ready to answer.
+pub(crate) struct Model {
+    pub(crate) name: String,
+    pub(crate) text: ModelText,
+    pub(crate) host: Host,
+    pub(crate) context: usize,
+    vocab: usize,
+    /// Made when the first constraint is asked for: it takes a second for a large vocabulary.
+    constraints: OnceLock<Result<ConstraintFactory, String>>,
+}
+
+impl Model {
+    pub(crate) fn new(name: String, loaded: Loaded) -> Self {
+        let Loaded { host, text, context, vocab } = loaded;
+        Self { name, text, host, context, vocab, constraints: OnceLock::new() }
+    }
+
+    /// The template, for requests that hold a conversation.
+    pub(crate) fn template(&self) -> Result<&ChatTemplate, ApiError> {
+        self.text.template.as_ref().ok_or_else(|| {
+            ApiError::bad(format!(
+                "the model {} has no chat template, so it cannot take messages; use /v1/completions with a prompt",
+                self.name
+            ))
+        })
+    }
+
+    /// Makes a grammar into a constraint. Takes long: not for an async thread.
+    pub(crate) fn constraint(&self, grammar: &Grammar) -> Result<TokenConstraint, ApiError> {
+        let make = || ConstraintFactory::new(&self.text.tokenizer, self.vocab).map_err(|e| e.to_string());
+        let factory = self.constraints.get_or_init(make).as_ref().map_err(ApiError::internal)?;
+        Ok(factory.compile(grammar)?)
+    }
+}
+
+impl std::fmt::Debug for Model {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Model").field("name", &self.name).field("context", &self.context).finish_non_exhaustive()
+    }
+}
+
+/// A model that answers, shared between requests.
+pub(crate) type SharedModel = Arc<Model>;

@@ -1,0 +1,174 @@
+//! Tools and the choice between them, as OpenAI's two APIs write them.
+
+use crate::error::ApiError;
+use crate::fields::{kind, text};
+use crate::tools::{Tool, ToolChoice, Tools};
+use serde_json::Value;
+
+/// Tools that run on their maker's servers. They are left out, with a line in the log: clients list them by default.
+const HOSTED: [&str; 11] = [
+    "web_search",
+    "web_search_preview",
+    "web_search_2025_08_26",
+    "web_search_preview_2025_03_11",
+    "file_search",
+    "code_interpreter",
+    "image_generation",
+    "mcp",
+    "tool_search",
+    "computer",
+    "computer_use_preview",
+];
+
+/// Reads `tools` and `tool_choice`.
+pub(crate) fn tools(list: Option<&Value>, choice: Option<&Value>, parallel: Option<bool>) -> Result<Tools, ApiError> {
+    let mut tools = Tools { one_call: parallel == Some(false), ..Tools::default() };
+    match list {
+        None | Some(Value::Null) => {}
+        Some(Value::Array(items)) => {
+            for (index, item) in items.iter().enumerate() {
+                let path = format!("tools[{index}]");
+                match item["type"].as_str() {
+                    Some("function") | None => tools.specs.push(function(item, &path)?),
+                    Some(hosted) if HOSTED.contains(&hosted) => tools.dropped.push(hosted.to_owned()),
+                    Some(other) => {
+                        let message = format!("must be `function`, got `{other}`, which this server cannot offer");
+                        return Err(ApiError::field(format!("{path}.type"), message));
+                    }
+                }
+            }
+        }
+        Some(other) => return Err(ApiError::field("tools", format!("expected a list, got {}", kind(other)))),
+    }
+    if let Some(choice) = choice {
+        read_choice(choice, &mut tools)?;
+    }
+    // A choice among nothing but hosted tools has nothing to choose from.
+    if tools.specs.is_empty() && tools.choice != ToolChoice::Required && tools.allowed.is_none() {
+        return match tools.choice {
+            ToolChoice::Named(name) => Err(ApiError::field("tool_choice", format!("there is no tool `{name}`"))),
+            _ => Ok(Tools { choice: ToolChoice::Auto, ..tools }),
+        };
+    }
+    tools.check("tools", "tool_choice")?;
+    Ok(tools)
+}
+
+/// The older `functions` and `function_call`.
+pub(crate) fn functions(list: &Value, choice: Option<&Value>) -> Result<Tools, ApiError> {
+    let items =
+        list.as_array().ok_or_else(|| ApiError::field("functions", format!("expected a list, got {}", kind(list))))?;
+    let numbered = items.iter().enumerate();
+    let specs = numbered.map(|(i, f)| function(f, &format!("functions[{i}]"))).collect::<Result<_, _>>()?;
+    let choice = match choice {
+        None | Some(Value::Null) => ToolChoice::Auto,
+        Some(Value::String(word)) => word_choice(word, "function_call")?,
+        Some(named) => ToolChoice::Named(text(named, "name", "function_call")?.to_owned()),
+    };
+    let tools = Tools { specs, choice, one_call: true, ..Tools::default() };
+    tools.check("functions", "function_call")?;
+    Ok(tools)
+}
+
+/// A function, in an object of its own or beside its type.
+fn function(item: &Value, path: &str) -> Result<Tool, ApiError> {
+    let (function, path) = match &item["function"] {
+        Value::Null => (item, path.to_owned()),
+        function => (function, format!("{path}.function")),
+    };
+    let parameters = match &function["parameters"] {
+        Value::Null => serde_json::json!({"type": "object", "properties": {}}),
+        schema @ Value::Object(_) => schema.clone(),
+        other => {
+            let message = format!("expected a JSON schema, got {}", kind(other));
+            return Err(ApiError::field(format!("{path}.parameters"), message));
+        }
+    };
+    Ok(Tool {
+        name: text(function, "name", &path)?.to_owned(),
+        description: function["description"].as_str().map(str::to_owned),
+        parameters,
+        strict: function["strict"].as_bool().unwrap_or(false),
+    })
+}
+
+fn word_choice(word: &str, field: &str) -> Result<ToolChoice, ApiError> {
+    match word {
+        "auto" => Ok(ToolChoice::Auto),
+        "none" => Ok(ToolChoice::None),
+        "required" | "any" => Ok(ToolChoice::Required),
+        other => Err(ApiError::field(field, format!("must be auto, none, required or a tool, got `{other}`"))),
+    }
+}
+
+fn read_choice(choice: &Value, tools: &mut Tools) -> Result<(), ApiError> {
+    const FIELD: &str = "tool_choice";
+    match choice {
+        Value::Null => {}
+        Value::String(word) => tools.choice = word_choice(word, FIELD)?,
+        Value::Object(_) => match choice["type"].as_str() {
+            Some("function") | None => {
+                let named = if choice["function"].is_object() { &choice["function"] } else { choice };
+                tools.choice = ToolChoice::Named(text(named, "name", FIELD)?.to_owned());
+            }
+            Some("allowed_tools") => {
+                // The chat API wraps the list once more.
+                let of = if choice["allowed_tools"].is_object() { &choice["allowed_tools"] } else { choice };
+                tools.choice = word_choice(of["mode"].as_str().unwrap_or("auto"), FIELD)?;
+                let name = |tool: &Value| {
+                    let named = if tool["function"].is_object() { &tool["function"] } else { tool };
+                    named["name"].as_str().map(str::to_owned)
+                };
+                tools.allowed = Some(of["tools"].as_array().into_iter().flatten().filter_map(name).collect());
+            }
+            Some(other) => {
+                return Err(ApiError::field(
+                    FIELD,
+                    format!("a choice of type `{other}` cannot be offered by this server"),
+                ));
+            }
+        },
+        other => return Err(ApiError::field(FIELD, format!("expected a word or a tool, got {}", kind(other)))),
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn weather() -> Value {
+        json!({"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}})
+    }
+
+    #[test]
+    fn choices() {
+        let list = json!([weather(), {"type": "web_search"}, {"type": "function", "name": "now"}]);
+        let read = |choice: Value| tools(Some(&list), Some(&choice), None);
+        let all = read(Value::Null).expect("auto");
+        assert_eq!((all.specs.len(), all.dropped.as_slice()), (2, &["web_search".to_owned()][..]));
+        assert_eq!(read(json!("none")).map(|t| t.to_find().len()).ok(), Some(0));
+        assert!(read(json!("required")).is_ok_and(|t| t.is_forced()));
+        let named = read(json!({"type": "function", "function": {"name": "now"}})).expect("one of them");
+        assert_eq!(named.to_find()[0].name, "now");
+        let allowed = json!({"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [weather()]}});
+        assert_eq!(read(allowed).map(|t| t.to_find().len()).ok(), Some(1));
+        for bad in [json!("maybe"), json!({"type": "function", "name": "rm"}), json!(5), json!({"type": "custom"})] {
+            assert_eq!(read(bad).map_err(|e| e.param).err(), Some(Some("tool_choice".to_owned())));
+        }
+    }
+
+    #[test]
+    fn lists() {
+        assert!(tools(Some(&json!([])), Some(&json!("auto")), None).is_ok_and(|t| t.specs.is_empty()));
+        assert!(tools(Some(&json!([])), Some(&json!("required")), None).is_err());
+        let custom = json!([{"type": "custom", "name": "x"}]);
+        let error = tools(Some(&custom), None, None).expect_err("refused");
+        assert_eq!(error.param.as_deref(), Some("tools[0].type"));
+        let twice = json!([weather(), weather()]);
+        assert!(tools(Some(&twice), None, None).is_err());
+        let old = functions(&json!([{"name": "now"}]), Some(&json!({"name": "now"}))).expect("the older form");
+        assert!(old.is_forced() && old.one_call);
+    }
+}

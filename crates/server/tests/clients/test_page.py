@@ -1,0 +1,135 @@
+"""The page in a browser without a screen, in front of fixed answers."""
+
+import os
+import shutil
+
+import pytest
+from selenium import webdriver
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.ui import WebDriverWait
+
+
+@pytest.fixture
+def page(scripted):
+    driver_path = shutil.which("chromedriver")
+    if not driver_path:
+        pytest.skip("there is no chromedriver (Debian: chromium, chromium-driver)")
+    options = webdriver.ChromeOptions()
+    for flag in ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--window-size=1200,800"]:
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(executable_path=driver_path))
+    driver.get(scripted)
+    yield driver
+    severe = [entry for entry in driver.get_log("browser") if entry["level"] == "SEVERE"]
+    shot = os.environ.get("ONEBIT_SHOTS")
+    if shot:
+        driver.save_screenshot(os.path.join(shot, f"{os.environ['PYTEST_CURRENT_TEST'].split('::')[1].split(' ')[0]}.png"))
+    driver.quit()
+    assert not [entry for entry in severe if "status of 400" not in entry["message"] and "status of 500" not in entry["message"]], severe
+
+
+def say(page, text):
+    box = page.find_element(By.ID, "text")
+    box.send_keys(text, Keys.ENTER)
+
+
+def wait(page, condition, message=""):
+    return WebDriverWait(page, 30).until(lambda _: condition(), message)
+
+
+def last(page):
+    return page.find_elements(By.CSS_SELECTOR, ".assistant")[-1]
+
+
+def done(page):
+    wait(page, lambda: page.find_elements(By.CSS_SELECTOR, ".assistant") and not page.find_elements(By.CSS_SELECTOR, ".live"))
+    return last(page)
+
+
+def test_an_answer_streams_with_its_reasoning_folded(page):
+    say(page, "Why does it rain?")
+    wait(page, lambda: page.find_elements(By.CSS_SELECTOR, ".live .thought.now"), "reasoning is shown while it comes")
+    answer = done(page)
+    fold = answer.find_element(By.CSS_SELECTOR, ".thought")
+    assert fold.get_attribute("open") is None and "Thought for" in fold.text
+    assert answer.find_element(By.CSS_SELECTOR, "strong").text == "water on its way back"
+    assert len(answer.find_elements(By.CSS_SELECTOR, "ol li")) == 3
+    assert "return drop_mm > 0.5" in answer.find_element(By.CSS_SELECTOR, "pre").text
+    assert "tok/s" in answer.find_element(By.CSS_SELECTOR, ".stats").text
+    fold.find_element(By.TAG_NAME, "summary").send_keys(Keys.ENTER)
+    assert "evaporation" in fold.text, "the keyboard opens the fold"
+
+
+def test_markup_in_an_answer_stays_text(page):
+    say(page, "a table")
+    answer = done(page)
+    assert len(answer.find_elements(By.CSS_SELECTOR, "tbody tr")) == 2
+    assert "<b>Not bold</b>" in answer.text
+
+
+def test_stop_and_regenerate(page):
+    say(page, "something long")
+    wait(page, lambda: "On and on" in last(page).text)
+    page.find_element(By.ID, "text").send_keys(Keys.ESCAPE)
+    answer = done(page)
+    assert "Stopped." in answer.text
+    [button for button in answer.find_elements(By.TAG_NAME, "button") if button.text == "Regenerate"][0].click()
+    wait(page, lambda: page.find_elements(By.CSS_SELECTOR, ".live"))
+    page.find_element(By.ID, "send").click()
+    assert len(page.find_elements(By.CSS_SELECTOR, ".assistant")) == 1
+    done(page)
+
+
+def test_calls_are_shown_and_answered(page):
+    page.find_element(By.ID, "settings").click()
+    tools = '[{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}]'
+    page.find_element(By.NAME, "tools").send_keys(tools)
+    page.find_element(By.CSS_SELECTOR, "dialog .firm").click()
+    say(page, "use the tool")
+    call = done(page).find_element(By.CSS_SELECTOR, ".call")
+    assert "weather" in call.text and '"city": "Köln"' in call.text
+    call.find_element(By.TAG_NAME, "textarea").send_keys("dry")
+    call.find_element(By.TAG_NAME, "button").click()
+    wait(page, lambda: "stays dry" in last(page).text)
+    done(page)
+
+
+def test_faults_are_said(page):
+    say(page, "please fail")
+    wait(page, lambda: page.find_elements(By.CSS_SELECTOR, ".fault"))
+    assert "prompt is empty" in done(page).find_element(By.CSS_SELECTOR, ".fault").text
+
+
+def test_conversations_and_settings_are_kept(page):
+    say(page, "a table")
+    done(page)
+    page.find_element(By.ID, "new").click()
+    say(page, "Why does it rain?")
+    done(page)
+    page.find_element(By.ID, "settings").click()
+    page.find_element(By.NAME, "temperature").send_keys("0.25")
+    page.find_element(By.CSS_SELECTOR, "dialog .firm").click()
+    page.find_element(By.ID, "theme").click()
+    page.refresh()
+    wait(page, lambda: len(page.find_elements(By.CSS_SELECTOR, "#talks li")) == 2)
+    assert "Why does it rain?" in page.find_element(By.CSS_SELECTOR, "#talks .here").text
+    assert page.find_element(By.TAG_NAME, "html").get_attribute("data-theme") in ("dark", "light")
+    page.find_element(By.ID, "settings").click()
+    assert page.find_element(By.NAME, "temperature").get_attribute("value") == "0.25"
+
+
+def test_everything_can_be_reached_by_keyboard(page):
+    say(page, "a table")
+    done(page)
+    page.find_element(By.TAG_NAME, "body").send_keys(Keys.ESCAPE)
+    page.execute_script("document.activeElement.blur()")
+    reached = set()
+    for _ in range(40):
+        page.switch_to.active_element.send_keys(Keys.TAB)
+        element = page.switch_to.active_element
+        reached.add(element.get_attribute("id") or element.get_attribute("aria-label") or element.text)
+    assert {"new", "model", "theme", "settings", "text", "Copy", "Regenerate", "Edit"} <= reached, reached
+    page.find_element(By.TAG_NAME, "body").send_keys(Keys.ALT, "n")
+    wait(page, lambda: page.find_elements(By.CSS_SELECTOR, ".welcome"))

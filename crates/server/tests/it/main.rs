@@ -1,0 +1,14 @@
+//! The real HTTP server over loopback, in front of scripts in place of engines.
+
+mod anthropic;
+mod cancel;
+mod fields;
+mod limits;
+mod logprobs;
+mod ollama;
+mod ops;
+mod prompts;
+mod responses;
+mod stops;
+mod support;
+mod tools;

@@ -152,7 +152,8 @@ fn copied_page(suite: &mut Suite<'_>, layer: Layer) {
     second.extend((0..33).map(|_| rng.below(VOCAB - 1)));
     let (got, want) = twin.y(&step(&second[70..], vec![paged(0..33, &b, 70)]));
     suite.near(&format!("{case} branch"), &got, &want, &data.exact(&second, 70, false));
-    (tokens.push(3), second.push(4));
+    tokens.push(3);
+    second.push(4);
     let (got, want) = twin.y(&step(&[3, 4], vec![paged(0..1, &a, 100), paged(1..2, &b, 103)]));
     let exact = [data.exact(&tokens, 100, false), data.exact(&second, 103, false)].concat();
     suite.near(&format!("{case} both"), &got, &want, &exact);

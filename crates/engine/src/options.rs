@@ -54,7 +54,7 @@ impl EngineOptions {
     /// and at least 2. None for models without recurrent state.
     pub fn fitting_checkpoints(facts: &Facts, free: u64) -> usize {
         let one = facts.cache_spec(0, 1, KvFormat::F16).bytes();
-        if one == 0 { 0 } else { (SAVED_BYTES.min(free / 10) / one).clamp(2, 1024) as usize }
+        SAVED_BYTES.min(free / 10).checked_div(one).map_or(0, |n| n.clamp(2, 1024) as usize)
     }
 }
 

@@ -8,6 +8,7 @@
 //! This is bookkeeping only: pages and slots are numbers here.
 
 use onebit_ops::PAGE_ROWS;
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
 pub(crate) type NodeId = usize;
@@ -283,11 +284,12 @@ impl Tree {
     fn fold(&mut self, from: NodeId, to: NodeId, freed: &mut Freed) {
         for (offset, state) in std::mem::take(&mut self.nodes[from].states) {
             self.states.remove(&state.rank(from, offset));
-            if self.nodes[to].states.contains_key(&offset) {
-                freed.slots.push(state.slot);
-            } else {
-                self.nodes[to].states.insert(offset, state);
-                self.states.insert(state.rank(to, offset));
+            match self.nodes[to].states.entry(offset) {
+                Entry::Occupied(_) => freed.slots.push(state.slot),
+                Entry::Vacant(place) => {
+                    place.insert(state);
+                    self.states.insert(state.rank(to, offset));
+                }
             }
         }
         self.remove(from, freed);

@@ -22,6 +22,9 @@ const CASE: &str = "qwen35_1bit_untied";
 const ANSWER: usize = 12;
 const VOCAB: usize = 320;
 
+/// Tokens, their likeliest alternatives with log-probabilities, and how many prompt tokens came from the cache.
+type Drained = (Vec<u32>, Vec<Vec<(u32, f32)>>, usize);
+
 /// What is on beside the plain run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Feature {
@@ -46,11 +49,12 @@ struct EveryThird;
 
 impl Constraint for EveryThird {
     fn mask(&mut self) -> Result<Arc<[u32]>, String> {
-        let word = |w: usize| (0..32).filter(|bit| (32 * w + bit) % 3 != 0).fold(0, |word, bit| word | 1 << bit);
+        let word =
+            |w: usize| (0..32).filter(|bit| !(32 * w + bit).is_multiple_of(3)).fold(0, |word, bit| word | 1 << bit);
         Ok((0..VOCAB.div_ceil(32)).map(word).collect())
     }
     fn accept(&mut self, token: u32) -> Result<(), String> {
-        if token % 3 == 0 { Err(format!("token {token} is forbidden")) } else { Ok(()) }
+        if token.is_multiple_of(3) { Err(format!("token {token} is forbidden")) } else { Ok(()) }
     }
     fn is_complete(&self) -> bool {
         false
@@ -80,8 +84,9 @@ impl Watched {
         };
         let segments = steps.iter().flat_map(|step| step.segments.iter().map(move |s| (step, s)));
         // The last one to read its last tokens; a carried token is not in the step.
-        let found = segments.filter(|(step, s)| s.past + 2 > tokens.len() - ANSWER && is_its(step, &s.rows, s.past));
-        let slot = found.last().map(|(_, s)| s.slot).expect("the sequence was read");
+        let mut found =
+            segments.filter(|(step, s)| s.past + 2 > tokens.len() - ANSWER && is_its(step, &s.rows, s.past));
+        let slot = found.next_back().map(|(_, s)| s.slot).expect("the sequence was read");
         let cache = self.cache.lock().expect("one thread").clone().expect("a cache was made");
         (0..layers).map(|layer| self.inner.read_slot(&cache, slot, layer).expect("a slot")).collect()
     }
@@ -189,8 +194,8 @@ impl Bench {
     }
 
     /// Runs what was submitted; the tokens of one request, with their alternatives.
-    fn drain(engine: &mut Engine, wanted: RequestId) -> (Vec<u32>, Vec<Vec<(u32, f32)>>, usize) {
-        let mut all: BTreeMap<RequestId, (Vec<u32>, Vec<Vec<(u32, f32)>>, usize)> = BTreeMap::new();
+    fn drain(engine: &mut Engine, wanted: RequestId) -> Drained {
+        let mut all: BTreeMap<RequestId, Drained> = BTreeMap::new();
         while !engine.is_idle() {
             for event in engine.step().expect("a good step") {
                 let entry = all.entry(event.id()).or_default();
@@ -240,7 +245,7 @@ impl Bench {
         assert_eq!(got.cached, if features.contains(&PrefixCache) { 70 } else { 0 }, "{name}");
         assert_eq!(got.tokens.len(), ANSWER);
         if let Some(at) = (0..ANSWER).find(|i| plain.tokens[*i] != got.tokens[*i]) {
-            let allowed = |t: u32| !features.contains(&Constrained) || t % 3 != 0;
+            let allowed = |t: u32| !features.contains(&Constrained) || !t.is_multiple_of(3);
             let top: Vec<f32> = plain.tops[at].iter().filter(|(t, _)| allowed(*t)).map(|(_, p)| *p).collect();
             let largest = plain.tops[at].iter().map(|(_, p)| p.abs()).fold(1.0, f32::max);
             assert!(

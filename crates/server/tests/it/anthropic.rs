@@ -43,7 +43,7 @@ fn events_come_in_order() {
         };
         assert_eq!(delta("thinking_delta", "thinking"), "hm");
         assert_eq!(delta("text_delta", "text"), "Hi <b>");
-        assert_eq!(delta("signature_delta", "signature").is_empty(), false);
+        assert!(!delta("signature_delta", "signature").is_empty());
         let end = &events[events.len() - 2].1;
         assert_eq!(end["delta"]["stop_reason"], "end_turn");
         assert!(end["usage"]["output_tokens"].as_u64().is_some_and(|n| n > 0));

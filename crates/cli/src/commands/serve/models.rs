@@ -37,7 +37,7 @@ pub(super) struct Opened {
 /// All models that the user names. A single one is loaded here, so that what is wrong with it ends the program; of
 /// several, one that cannot run is listed with the reason.
 pub(super) fn entries(args: &ServeArgs) -> Result<Vec<ModelEntry>> {
-    let backend = backends::open(&args.run)?;
+    let backend = backends::open(&args.run, false)?;
     let loading = Loading { backend, run: args.run.clone(), parallel: args.parallel };
     if let Some(shape) = &args.shape {
         return Ok(vec![of_shape(shape, &loading)?]);

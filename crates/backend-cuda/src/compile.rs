@@ -15,7 +15,7 @@ pub(crate) fn is_there() -> bool {
     unsafe { sys::is_culib_present() }
 }
 
-/// The PTX of every module for one code path: names and texts, in the order of [`MODULES`].
+/// The PTX of every module for one code path: names and texts, in a fixed order.
 ///
 /// # Errors
 /// No NVRTC, and the compiler's own messages.

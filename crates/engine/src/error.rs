@@ -50,7 +50,7 @@ pub enum EngineError {
     },
     /// The numbers broke down.
     #[error(
-        "step {step}: not every logit after position {position} is a finite number; the weights are damaged or a kernel is wrong (`onebit doctor MODEL` tells which)"
+        "step {step}: the logits after position {position} hold NaN or infinity; the weights are damaged or a kernel is wrong (`onebit doctor MODEL` tells which)"
     )]
     NonFinite {
         /// Engine step, counted from 1.

@@ -7,7 +7,8 @@ use crate::{rows, weights};
 use onebit_ops::Activations;
 
 const ROWS: usize = 70;
-const COLS: usize = 256;
+/// An odd number of groups of 128: whoever alternates between two places from group to group begins anew in the other.
+const COLS: usize = 384;
 const MOST: usize = 200;
 
 pub(crate) fn run(suite: &mut Suite<'_>) {

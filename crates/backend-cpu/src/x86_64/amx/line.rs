@@ -106,8 +106,9 @@ pub(super) struct Line<'a, E, const AFFINE: bool> {
     /// Of 16 weight rows, and of the next 16: tiles of activations behind one another.
     sums: [[Sums; 2 * TALL]; 2],
     multiplied: Part,
-    /// Of the last two groups that were multiplied.
+    /// Of the last two groups that were multiplied, and which of them is the latest.
     factors: [[Factors; MAX_ROWS]; 2],
+    latest: usize,
     group: usize,
     /// Units and rows that are taken at a time while tiles multiply.
     units: usize,
@@ -145,6 +146,7 @@ impl<'a, E: Expand, const AFFINE: bool> Line<'a, E, AFFINE> {
                 shift,
             },
             factors: [[Factors::ZERO; MAX_ROWS]; 2],
+            latest: 0,
             group: usize::MAX,
             units: (layout.group / 16).div_ceil(steps * heights.tiles.div_ceil(2)),
             rows: (heights.height * heights.tiles.min(2)).div_ceil(steps),
@@ -193,8 +195,8 @@ impl<'a, E: Expand, const AFFINE: bool> Line<'a, E, AFFINE> {
     fn multiply(&mut self, job: Job<'a>, next: &mut Job<'a>, acc: &mut [f32]) {
         let (layout, Heights { rows, tiles, height }) = (self.layout, self.heights);
         if self.group != job.group {
-            self.group = job.group;
-            Factors::take(&mut self.factors[job.group % 2], layout, self.x, job.group);
+            (self.group, self.latest) = (job.group, 1 - self.latest);
+            Factors::take(&mut self.factors[self.latest], layout, self.x, job.group);
         }
         let stored = lanes(layout.scale, &job.record[layout.code_bytes()..]);
         let bias = match layout.bias {
@@ -215,7 +217,7 @@ impl<'a, E: Expand, const AFFINE: bool> Line<'a, E, AFFINE> {
                 end: (first + 2 * height).min(rows),
                 skip: self.heights.start(tile),
                 results: job.results,
-                factors: job.group % 2,
+                factors: self.latest,
                 stored,
                 bias,
                 shift: [times_shift(low), times_shift(high)],

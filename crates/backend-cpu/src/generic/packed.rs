@@ -38,6 +38,10 @@ pub(crate) struct FloatRows<'a> {
 }
 
 /// Integer activations of a tile.
+#[cfg_attr(
+    not(target_arch = "x86_64"),
+    expect(dead_code, reason = "only tiles of bytes ask for the limit and the bytes")
+)]
 pub(crate) struct IntRows<'a> {
     pub rows: usize,
     /// `[row][cols]`.

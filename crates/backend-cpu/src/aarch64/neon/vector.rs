@@ -71,6 +71,26 @@ impl Vector for F32x8 {
         out
     }
     #[inline(always)]
+    fn splat_f16(bits: [u8; 2]) -> Self {
+        Self::splat(onebit_quant::float::f16_to_f32(u16::from_le_bytes(bits)))
+    }
+    #[inline(always)]
+    fn store_f32(self, to: &mut [u8; 4 * LANES]) {
+        neon!({
+            vst1q_u8(to.as_mut_ptr(), vreinterpretq_u8_f32(self.0[0]));
+            vst1q_u8(to[16..].as_mut_ptr(), vreinterpretq_u8_f32(self.0[1]));
+        });
+    }
+    /// Value by value: the narrowing instruction gives the half-precision type, which is not stable in Rust.
+    #[inline(always)]
+    fn store_f16(self, to: &mut [u8; 2 * LANES]) {
+        let mut values = [0.0; LANES];
+        self.store(&mut values);
+        for (to, v) in to.as_chunks_mut::<2>().0.iter_mut().zip(values) {
+            *to = onebit_quant::float::f32_to_f16(v).to_le_bytes();
+        }
+    }
+    #[inline(always)]
     fn load_bf16(from: &[u8; 2 * LANES]) -> Self {
         let half = neon!(vreinterpretq_u16_u8(vld1q_u8(from.as_ptr())));
         F32x8(neon!([

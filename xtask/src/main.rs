@@ -7,6 +7,7 @@ mod fuzz;
 mod goldens;
 mod gpu;
 mod kernels;
+mod load;
 mod picture;
 mod process;
 mod quality;
@@ -29,6 +30,7 @@ usage: cargo xtask COMMAND
   gpu-check             conformance, goldens and fixed prompts on every code path of this machine's GPU, recorded;
                         --build DIR: only gather what another machine with a GPU needs for it
   fuzz [SECONDS]        run every fuzz target for so long (60)
+  load soak|bench URL   many clients against a server that runs: everything they do, or one thing, measured; --help
   picture               redraw docs/screenshot.svg from what the binary prints
   record-quality        measure the built-in model anew for its quality tests, after it was replaced
   release [--check]     one tarball with the binary, its docs and completions; --check runs it in a bare root";
@@ -61,6 +63,7 @@ fn main() -> ExitCode {
         ["goldens", full] => goldens::run(&root(), Path::new(full)),
         ["fuzz"] => fuzz::run(&root(), 60),
         ["fuzz", seconds] if seconds.parse::<u64>().is_ok() => fuzz::run(&root(), seconds.parse().unwrap_or(60)),
+        ["load", words @ ..] => load::run(words),
         ["picture"] => picture::run(&root()),
         ["record-quality"] => quality::run(&root()),
         ["release"] => release::run(&root(), false),

@@ -129,7 +129,11 @@ impl Generation {
         let choices: Vec<Choice> =
             (0..request.choices).map(|_| Choice::new(&reading)).collect::<Result<_, ApiError>>()?;
         let totals = Totals { prompt_tokens: request.tokens.len(), ..Totals::default() };
-        let job = model.host.submit(request).await.map_err(ApiError::internal)??;
+        let mut arrival = Arrival { app, model: &model.name, request: &id, waits: true };
+        let job = model.host.submit(request).await;
+        arrival.waits = false;
+        drop(arrival);
+        let job = job.map_err(ApiError::internal)??;
         Ok(Self {
             job,
             app: Arc::clone(app),
@@ -275,6 +279,8 @@ impl Generation {
 
 impl Drop for Generation {
     fn drop(&mut self) {
+        // Before it is counted: who sees the count finds the engine told.
+        self.job.cancel();
         let answered = self.ended.iter().any(|ended| *ended);
         let ending = if self.over || answered { self.log.ending } else { Ending::Abandoned };
         if ending == Ending::Abandoned {
@@ -295,6 +301,24 @@ impl Drop for Generation {
             decode_tok_s = self.totals.decode_rate(),
             "answered"
         );
+    }
+}
+
+/// A request that the engine has not accepted yet. A client that leaves in the meantime is counted as well.
+struct Arrival<'a> {
+    app: &'a App,
+    model: &'a str,
+    request: &'a str,
+    waits: bool,
+}
+
+impl Drop for Arrival<'_> {
+    fn drop(&mut self) {
+        if self.waits {
+            self.app.metrics.finished(self.model, Ending::Abandoned);
+            let (request, model) = (self.request, self.model);
+            tracing::info!(request, model, ending = Ending::Abandoned.name(), "left before it was accepted");
+        }
     }
 }
 

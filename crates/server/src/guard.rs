@@ -2,7 +2,7 @@
 
 use crate::error::{ApiError, Dialect};
 use axum::extract::{Request, State};
-use axum::http::header::{AUTHORIZATION, HOST, ORIGIN};
+use axum::http::header::{AUTHORIZATION, CONTENT_LENGTH, HOST, ORIGIN};
 use axum::http::{HeaderMap, Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
@@ -34,6 +34,12 @@ pub(crate) async fn check(State(guard): State<Arc<Guard>>, request: Request, nex
 
 impl Guard {
     fn check(&self, path: &str, headers: &HeaderMap) -> Result<(), ApiError> {
+        // A body that says it is too long is not waited for.
+        let length =
+            headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()).and_then(|n| n.parse::<u64>().ok());
+        if length.is_some_and(|length| length > self.max_body as u64) {
+            return Err(self.too_large());
+        }
         if is_open(path) {
             return Ok(());
         }
@@ -52,6 +58,11 @@ impl Guard {
                 Err(unauthorized("this server wants an API key: send `Authorization: Bearer KEY` or `x-api-key: KEY`"))
             }
         }
+    }
+
+    fn too_large(&self) -> ApiError {
+        let message = format!("the body is larger than {} bytes; --max-body sets another limit", self.max_body);
+        ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, message)
     }
 
     /// Compares with every key, in a time that depends on the lengths alone.
@@ -96,10 +107,7 @@ pub(crate) async fn errors(State(guard): State<Arc<Guard>>, request: Request, ne
     let status = response.status();
     let error = match response.extensions_mut().remove::<ApiError>() {
         Some(error) => error,
-        None if status == StatusCode::PAYLOAD_TOO_LARGE => {
-            let message = format!("the body is larger than {} bytes; --max-body sets another limit", guard.max_body);
-            ApiError::new(status, message)
-        }
+        None if status == StatusCode::PAYLOAD_TOO_LARGE => guard.too_large(),
         None => return response,
     };
     tracing::info!(%method, path, status = error.status.as_u16(), error = error.message, "refused");

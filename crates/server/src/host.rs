@@ -122,12 +122,17 @@ impl Job {
     pub(crate) fn cancel_choice(&self, choice: usize) {
         let _ = self.commands.send(Command::CancelChoice { key: self.key, choice });
     }
+
+    /// Ends the request, now rather than when this is dropped.
+    pub(crate) fn cancel(&self) {
+        // A host that has ended has nothing left to cancel.
+        let _ = self.commands.send(Command::Cancel { key: self.key });
+    }
 }
 
 impl Drop for Job {
     fn drop(&mut self) {
-        // A host that has ended has nothing left to cancel.
-        let _ = self.commands.send(Command::Cancel { key: self.key });
+        self.cancel();
     }
 }
 

@@ -101,13 +101,28 @@ struct Rendered {
 
 /// A conversation, without its oldest messages where it is too long and the client allows that.
 fn truncated(model: &Model, ask: &Ask, chat: &Chat, wish: Wish) -> Result<Rendered, ApiError> {
-    let mut rendered_now = rendered(model, chat, wish)?;
+    let whole = rendered(model, chat, wish)?;
     let room = model.context.saturating_sub(room_for_answer(ask, model.context));
-    let mut chat = chat.clone();
-    while ask.truncate && rendered_now.tokens.len() > room && drop_oldest_turn(&mut chat.messages) {
-        rendered_now = rendered(model, &chat, wish)?;
+    if !ask.truncate || whole.tokens.len() <= room {
+        return Ok(whole);
     }
-    Ok(rendered_now)
+    // The fewest turns, by halving: rendering thousands of messages again for each of them would take minutes.
+    let without = |turns: usize| {
+        let messages = without_oldest(&chat.messages, turns);
+        rendered(model, &Chat { messages, ..chat.clone() }, wish)
+    };
+    let (mut kept, mut dropped) = (0, turns(&chat.messages).saturating_sub(1));
+    let mut best = if dropped == 0 { whole } else { without(dropped)? };
+    while dropped - kept > 1 {
+        let middle = kept.midpoint(dropped);
+        let shorter = without(middle)?;
+        if shorter.tokens.len() <= room {
+            (dropped, best) = (middle, shorter);
+        } else {
+            kept = middle;
+        }
+    }
+    Ok(best)
 }
 
 /// Tokens that truncation leaves for the answer.
@@ -115,19 +130,19 @@ fn room_for_answer(ask: &Ask, context: usize) -> usize {
     ask.max_tokens.unwrap_or(context / 4).min(context / 2).max(1)
 }
 
-/// Removes the first user message and what follows it, up to the next. The last turn stays.
-fn drop_oldest_turn(messages: &mut Vec<Message>) -> bool {
-    let users: Vec<usize> =
-        messages.iter().enumerate().filter(|(_, m)| m.role == Role::User).map(|(index, _)| index).collect();
-    let [first, second, ..] = users.as_slice() else { return false };
-    let (first, second) = (*first, *second);
-    let mut index = 0;
-    messages.retain(|m| {
-        let inside = (first..second).contains(&index);
-        index += 1;
-        !inside || m.role.is_system()
-    });
-    true
+/// Turns of a conversation: each begins with a message of the user.
+fn turns(messages: &[Message]) -> usize {
+    messages.iter().filter(|m| m.role == Role::User).count()
+}
+
+/// The conversation without its first so many turns. System messages stay, and what stands before the first turn.
+fn without_oldest(messages: &[Message], turns: usize) -> Vec<Message> {
+    let mut turn = 0;
+    let stays = |m: &&Message| {
+        turn += usize::from(m.role == Role::User);
+        turn == 0 || turn > turns || m.role.is_system()
+    };
+    messages.iter().filter(stays).cloned().collect()
 }
 
 fn rendered(model: &Model, chat: &Chat, wish: Wish) -> Result<Rendered, ApiError> {

@@ -37,6 +37,9 @@ const REFUSED: [Refusal; 2] = [
 /// The tokens that OpenAI's API gives without being asked for a number.
 const DEFAULT_MAX_TOKENS: usize = 16;
 
+/// Answers to all prompts of one request together: each takes memory before it runs.
+const MOST_ANSWERS: usize = 1024;
+
 /// The handler.
 pub(crate) async fn handle(State(app): State<Arc<App>>, body: Bytes) -> Result<Response, ApiError> {
     let object = fields::object(&body)?;
@@ -52,6 +55,10 @@ pub(crate) async fn handle(State(app): State<Arc<App>>, body: Bytes) -> Result<R
         ));
     }
     let choices = common.choices()?;
+    if prompts.len() * choices > MOST_ANSWERS {
+        let message = format!("{} prompts with `n` of {choices} are more than {MOST_ANSWERS} answers", prompts.len());
+        return Err(ApiError::field("prompt", message));
+    }
     let max_tokens = fields::limit(fields.max_completion_tokens, "max_completion_tokens")?;
     let max_tokens = match fields.max_tokens {
         Some(_) => fields::limit(fields.max_tokens, "max_tokens")?,

@@ -5,9 +5,14 @@ use serde_json::{Value, json};
 use std::io::{BufRead, Read, Write};
 use std::time::{Duration, Instant};
 
-/// A server that takes 2 ms a step and reads so many prompt tokens in one.
+/// A server that takes 2 ms a step, reads so many prompt tokens in one, and runs one request at a time.
 fn slow(plan: Vec<Say>, chunk: usize) -> Site {
-    Setup { chunk, pace: Duration::from_millis(2), ..Setup::default() }
+    slow_for(1, plan, chunk)
+}
+
+/// The same for so many requests at a time.
+fn slow_for(parallel: usize, plan: Vec<Say>, chunk: usize) -> Site {
+    Setup { chunk, parallel, pace: Duration::from_millis(2), ..Setup::default() }
         .plan(Vocabulary::of(&[]), move |_, _| plan.clone())
 }
 
@@ -24,30 +29,72 @@ fn send(site: &Site, body: &Value) -> std::net::TcpStream {
     socket
 }
 
+/// The number of requests that the server knows to be abandoned.
+fn abandoned(site: &Site) -> usize {
+    let (_, metrics) = site.get("/metrics");
+    let line = metrics.lines().find(|line| line.contains("finished_reason=\"abort\""));
+    line.and_then(|line| line.rsplit(' ').next()).map_or(0, |count| count.parse().expect("a count"))
+}
+
+/// Waits for something that the server does by itself.
+fn wait_for(what: &str, done: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !done() {
+        assert!(begun.elapsed() < Duration::from_secs(20), "{what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 #[test]
 fn streamed_and_whole_at_every_stage() {
-    let long = "x".repeat(1500);
-    let stages: [(&str, Site, Value); 3] = [
-        ("prefill", slow(vec![Say::Token(97)], 1), json!({"messages": [{"role": "user", "content": long}]})),
-        ("decode", slow(vec![Say::Token(97); 1500], 4096), with_message(json!({"reasoning_effort": "none"}))),
-        ("reasoning", slow(vec![Say::Token(97); 1500], 4096), with_message(json!({"reasoning_effort": "high"}))),
+    let long = json!({"messages": [{"role": "user", "content": "x".repeat(1500)}]});
+    let plain = with_message(json!({"reasoning_effort": "none"}));
+    let thinking = with_message(json!({"reasoning_effort": "high"}));
+    let city = json!({"type": "object", "properties": {"city": {"type": "string"}}});
+    let tool = json!([{"type": "function", "function": {"name": "weather", "parameters": city}}]);
+    let tools = with_message(json!({"tools": tool, "reasoning_effort": "none"}));
+    let call = "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"";
+    let calling: Vec<Say> = call.bytes().map(u32::from).chain([97; 1500]).map(Say::Token).collect();
+    let talking = || vec![Say::Token(97); 1500];
+    let silent = [vec![Say::Token(97)], vec![Say::Wait; 100_000]].concat();
+    let quick = 4096;
+    // Each with the steps that bring a request into its stage.
+    let stages: [(&str, Site, Value, usize); 5] = [
+        ("queue", slow(silent, quick), plain.clone(), 0),
+        ("prefill", slow(talking(), 1), long, 3),
+        ("decode", slow(talking(), quick), plain, 5),
+        ("reasoning", slow(talking(), quick), thinking, 5),
+        ("tools", slow(calling, quick), tools, 300),
     ];
-    for (stage, site, mut body) in stages {
-        for (round, stream) in [true, false, true, false, true, false].into_iter().enumerate() {
+    for (stage, site, mut body, into) in stages {
+        let in_front = (stage == "queue").then(|| {
+            let mut stream = site.open("/v1/chat/completions", &with_message(json!({"stream": true})));
+            stream.read_line(&mut String::new()).expect("it begins");
+            stream
+        });
+        let others = usize::from(in_front.is_some());
+        for (round, stream) in [true, false, true, false].into_iter().enumerate() {
             body["stream"] = json!(stream);
+            let steps = || site.seen.lock().expect("no panic").steps;
+            let from = steps();
             let socket = send(&site, &body);
-            let begun = Instant::now();
-            while site.seen.lock().expect("no panic").under_way == 0 {
-                assert!(begun.elapsed() < Duration::from_secs(10), "{stage}: the request did not arrive");
-                std::thread::sleep(Duration::from_millis(1));
-            }
-            let before = site.seen.lock().expect("no panic").steps;
+            wait_for(&format!("{stage}: the request arrives"), || {
+                let seen = site.seen.lock().expect("no panic");
+                seen.under_way == others + 1 && seen.steps > from + into
+            });
+            let held = site.gate.lock().expect("no panic");
+            let before = steps();
             drop(socket);
-            site.wait_until_idle();
+            wait_for(&format!("{stage}: the server sees the client leave"), || abandoned(&site) == round + 1);
+            drop(held);
+            wait_for(&format!("{stage}: the request ends"), || site.seen.lock().expect("no panic").under_way == others);
             let seen = site.seen.lock().expect("no panic");
             assert_eq!(seen.cancelled, round + 1, "{stage}: the source is told");
-            assert!(seen.steps - before < 200, "{stage}: {} steps for nobody", seen.steps - before);
+            // The step that was waiting at the gate, and no other for this client.
+            assert!(in_front.is_some() || seen.steps <= before + 1, "{stage}: {} steps", seen.steps - before);
         }
+        drop(in_front);
+        site.wait_until_idle();
     }
 }
 
@@ -69,7 +116,7 @@ fn a_fresh_request_is_served_after_many_have_left() {
 
 #[test]
 fn prompts_in_one_request_end_together() {
-    let site = slow(vec![Say::Token(97); 1800], 4096);
+    let site = slow_for(3, vec![Say::Token(97); 1800], 4096);
     let body = json!({"prompt": ["a", "b", "c"], "max_tokens": 1800, "n": 2, "stream": true});
     let mut stream = site.open("/v1/completions", &body);
     stream.read_line(&mut String::new()).expect("it begins");

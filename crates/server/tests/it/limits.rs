@@ -58,6 +58,17 @@ fn truncation_on_request_only() {
     assert_eq!(site.post("/v1/chat/completions", &body).status, 200);
     let prompt = Vocabulary::of(&[]).tokenizer().decode(&site.last_request().tokens);
     assert!(prompt.contains("rules") && prompt.contains("9:x") && !prompt.contains("0:x"));
+    // As many turns as there is room for, and not one more; thousands of them take no longer than a few.
+    let turns = |count: usize| -> Vec<Value> { (0..count).map(|_| json!({"role": "user", "content": "y"})).collect() };
+    let tokens = |count: usize| {
+        let reply = site.post("/tokenize", &json!({"messages": turns(count)}));
+        reply.json["count"].as_u64().expect("a count") as usize
+    };
+    let body = json!({"messages": turns(5000), "max_tokens": 5, "truncation": "auto"});
+    assert_eq!(site.post("/v1/chat/completions", &body).status, 200);
+    let read = site.last_request().tokens.len();
+    let turn = tokens(2) - tokens(1);
+    assert!(read <= CONTEXT - 5 && read + turn > CONTEXT - 5, "{read} of {CONTEXT}, {turn} each");
     let long = json!({"prompt": "x".repeat(CONTEXT), "truncate_prompt_tokens": 100, "max_tokens": 1});
     assert_eq!(site.post("/v1/completions", &long).status, 200);
     assert_eq!(site.last_request().tokens.len(), 100);

@@ -1,7 +1,9 @@
 //! The real HTTP server over loopback, in front of scripts in place of engines.
 
 mod anthropic;
+mod attacks;
 mod cancel;
+mod connections;
 mod fields;
 mod limits;
 mod logprobs;

@@ -199,9 +199,10 @@ fn later_prompts_may_leave_behind_the_system_prompt_and_before_the_answer() {
     let request = site.last_request();
     let turns: Vec<usize> = (1..request.tokens.len()).filter(|at| request.tokens[*at] == START).collect();
     assert_eq!(turns.len(), 4);
-    // The next turn has the header of the answer, but not the open block of reasoning.
-    let header = "<|im_start|>assistant\n".len() - "<|im_start|>".len() + 1;
-    assert_eq!(request.checkpoints, [turns[0], turns[3] + header]);
+    // Another conversation has the header of the first message, and the next turn that of the answer, but not the open
+    // block of reasoning. The text in angle brackets is one token.
+    let header = |role: &str| 1 + role.len() + 1;
+    assert_eq!(request.checkpoints, [turns[0] + header("user"), turns[3] + header("assistant")]);
 }
 
 #[test]

@@ -47,6 +47,7 @@ pub(crate) struct Seen {
     pub(crate) requests: Vec<Request>,
     pub(crate) cancelled: usize,
     pub(crate) under_way: usize,
+    /// Steps with something to do.
     pub(crate) steps: usize,
 }
 
@@ -64,10 +65,14 @@ struct Track {
     over: bool,
 }
 
-/// Runs scripts as an engine runs requests: prefill in chunks, one token a step, limits, end tokens.
+/// Runs scripts as an engine runs requests: a queue, prefill in chunks, one token a step, limits, end tokens.
 pub(crate) struct Script {
     plan: Arc<Plan>,
     seen: Arc<Mutex<Seen>>,
+    /// A step waits while a test holds this.
+    gate: Arc<Mutex<()>>,
+    /// Requests that run; those behind them wait.
+    parallel: usize,
     runs: Vec<Run>,
     told: Vec<(u64, Progress)>,
     next: u64,
@@ -121,9 +126,10 @@ impl TokenSource for Script {
 
     fn step(&mut self) -> Result<Vec<(u64, Progress)>, EngineError> {
         std::thread::sleep(self.pace);
-        self.seen.lock().expect("no panic").steps += 1;
+        let _passed = self.gate.lock();
+        self.seen.lock().expect("no panic").steps += usize::from(!self.runs.is_empty());
         let mut told = std::mem::take(&mut self.told);
-        for run in &mut self.runs {
+        for run in self.runs.iter_mut().take(self.parallel) {
             step(run, self.chunk, &mut told);
         }
         let failed = |id: u64| told.iter().any(|(of, p)| *of == id && matches!(p, Progress::Failed(_)));
@@ -137,8 +143,9 @@ impl TokenSource for Script {
     }
 
     fn stats(&self) -> Stats {
-        let pages = Pool { total: 100, running: self.runs.len(), cached: 0 };
-        Stats { running: self.runs.len(), pages, ..Stats::default() }
+        let running = self.runs.len().min(self.parallel);
+        let pages = Pool { total: 100, running, cached: 0 };
+        Stats { running, waiting: self.runs.len() - running, pages, ..Stats::default() }
     }
 }
 
@@ -273,6 +280,8 @@ fn alphabet() -> Vec<char> {
 pub(crate) struct Site {
     pub(crate) base: String,
     pub(crate) seen: Arc<Mutex<Seen>>,
+    /// No step begins while this is held.
+    pub(crate) gate: Arc<Mutex<()>>,
     pub(crate) stop: mpsc::Sender<()>,
     /// How often the model was loaded.
     pub(crate) loads: Arc<AtomicUsize>,
@@ -286,6 +295,7 @@ pub(crate) struct Setup {
     pub(crate) options: ServerOptions,
     pub(crate) chunk: usize,
     pub(crate) pace: Duration,
+    pub(crate) parallel: usize,
     pub(crate) sampling: SamplingParams,
     /// More models: name, and the reason if it is unavailable.
     pub(crate) others: Vec<(&'static str, Option<&'static str>)>,
@@ -298,6 +308,7 @@ impl Default for Setup {
             options: ServerOptions::default(),
             chunk: CONTEXT,
             pace: Duration::ZERO,
+            parallel: usize::MAX,
             sampling: SamplingParams::default(),
             others: Vec::new(),
         }
@@ -330,10 +341,11 @@ impl Setup {
         let seen = Arc::new(Mutex::new(Seen::default()));
         let loads = Arc::new(AtomicUsize::new(0));
         let plan: Arc<Plan> = Arc::new(plan);
-        let Setup { template, options, chunk, pace, sampling, others } = self;
+        let gate = Arc::new(Mutex::new(()));
+        let Setup { template, options, chunk, pace, parallel, sampling, others } = self;
         let vocabulary = Arc::new(vocabulary);
         let loader = {
-            let (seen, loads) = (Arc::clone(&seen), Arc::clone(&loads));
+            let (seen, gate, loads) = (Arc::clone(&seen), Arc::clone(&gate), Arc::clone(&loads));
             move || -> Result<Loaded, LoadError> {
                 loads.fetch_add(1, Ordering::SeqCst);
                 let text = ModelText {
@@ -342,8 +354,18 @@ impl Setup {
                     sampling: sampling.clone(),
                     eos: vec![END],
                 };
-                let (plan, seen) = (Arc::clone(&plan), Arc::clone(&seen));
-                let make = move || Script { plan, seen, runs: Vec::new(), told: Vec::new(), next: 0, chunk, pace };
+                let (plan, seen, gate) = (Arc::clone(&plan), Arc::clone(&seen), Arc::clone(&gate));
+                let make = move || Script {
+                    plan,
+                    seen,
+                    gate,
+                    parallel,
+                    runs: Vec::new(),
+                    told: Vec::new(),
+                    next: 0,
+                    chunk,
+                    pace,
+                };
                 Loaded::new(make, text, CONTEXT, 320).map_err(|e| LoadError::Failed(e.to_string()))
             }
         };
@@ -368,7 +390,7 @@ impl Setup {
                 .max_idle_connections(0)
                 .build(),
         );
-        Site { base, seen, stop, loads, thread: Some(thread), agent }
+        Site { base, seen, gate, stop, loads, thread: Some(thread), agent }
     }
 }
 
@@ -437,6 +459,11 @@ impl Site {
         let mut body = with_message(fields);
         body["stream_options"] = json!({"include_usage": true});
         Streamed::of(self.events("/v1/chat/completions", &body))
+    }
+
+    /// Waits for the end of a server that has been told to end.
+    pub(crate) fn join(mut self) {
+        self.thread.take().expect("it runs").join().expect("the server ends in order");
     }
 
     /// Waits until the source has nothing under way, and fails after a while.

@@ -1,0 +1,377 @@
+//! Requests that no client should send. Each is answered, by what was asked for or by a 400 that names the field; none
+//! ends the server or is a fault of its own.
+
+use crate::support::{CONTEXT, Reply, Say, Setup, Site, Vocabulary, with_message};
+use serde_json::{Value, json};
+
+fn site() -> Site {
+    Setup::default().plan(Vocabulary::of(&[]), |_, _| vec![Say::Token(97); 3])
+}
+
+/// Values of every kind, none of which most fields can mean.
+fn oddities() -> Vec<Value> {
+    let deep = (0..100).fold(json!("x"), |inner, _| json!([inner]));
+    vec![
+        json!(null),
+        json!(true),
+        json!(0),
+        json!(-1),
+        json!(1.5),
+        json!(1e300),
+        json!(u64::MAX),
+        json!(i64::MIN),
+        json!(""),
+        json!("\u{0}\u{feff}😀<|im_end|>"),
+        json!([]),
+        json!([null]),
+        json!([{}]),
+        json!([[1, "x"]]),
+        json!({}),
+        json!({"type": null}),
+        json!({"type": "x", "": {}}),
+        deep,
+    ]
+}
+
+/// A refusal in words, which name the field unless it is a matter of several.
+fn is_fair(reply: &Reply, what: &str) {
+    assert!(matches!(reply.status, 200 | 400 | 404), "{what}: {} {}", reply.status, reply.json);
+    if reply.status != 200 {
+        let error = &reply.json["error"];
+        let message = error["message"].as_str().or_else(|| error.as_str()).expect("a sentence");
+        assert!(message.len() > 10 && !message.contains("struct "), "{what}: {message}");
+    }
+}
+
+#[test]
+fn every_field_takes_every_kind_of_value() {
+    let site = site();
+    let user = json!([{"role": "user", "content": "hi"}]);
+    let chat = [
+        "model",
+        "messages",
+        "temperature",
+        "top_p",
+        "top_k",
+        "min_p",
+        "presence_penalty",
+        "frequency_penalty",
+        "repetition_penalty",
+        "repeat_penalty",
+        "repeat_last_n",
+        "logit_bias",
+        "seed",
+        "n",
+        "stop",
+        "stop_token_ids",
+        "ignore_eos",
+        "stream_options",
+        "max_tokens",
+        "max_completion_tokens",
+        "logprobs",
+        "top_logprobs",
+        "tools",
+        "tool_choice",
+        "parallel_tool_calls",
+        "functions",
+        "function_call",
+        "response_format",
+        "structured_outputs",
+        "guided_json",
+        "guided_regex",
+        "guided_choice",
+        "guided_grammar",
+        "json_schema",
+        "grammar",
+        "reasoning_effort",
+        "reasoning",
+        "thinking",
+        "enable_thinking",
+        "thinking_budget",
+        "chat_template_kwargs",
+        "include_reasoning",
+        "continue_final_message",
+        "add_generation_prompt",
+        "truncation",
+        "user",
+        "metadata",
+        "store",
+        "audio",
+        "modalities",
+        "prediction",
+        "verbosity",
+        "best_of",
+        "min_tokens",
+    ];
+    let completions = ["prompt", "max_tokens", "logprobs", "echo", "truncate_prompt_tokens", "suffix", "stop", "n"];
+    let responses = [
+        "input",
+        "instructions",
+        "max_output_tokens",
+        "temperature",
+        "tools",
+        "tool_choice",
+        "text",
+        "reasoning",
+        "include",
+        "top_logprobs",
+        "previous_response_id",
+        "conversation",
+        "background",
+        "truncation",
+        "metadata",
+    ];
+    let messages = [
+        "messages",
+        "system",
+        "max_tokens",
+        "temperature",
+        "top_p",
+        "top_k",
+        "stop_sequences",
+        "thinking",
+        "tools",
+        "tool_choice",
+        "output_config",
+        "output_format",
+        "metadata",
+        "mcp_servers",
+        "container",
+    ];
+    let ollama = ["messages", "tools", "format", "think", "options", "truncate", "logprobs", "keep_alive", "model"];
+    let tokens = ["prompt", "content", "messages", "add_special_tokens", "with_pieces", "tokens", "model"];
+    let paths: [(&str, Value, &[&str]); 9] = [
+        ("/v1/chat/completions", json!({"messages": user, "max_tokens": 2}), &chat),
+        ("/v1/completions", json!({"prompt": "x", "max_tokens": 2}), &completions),
+        ("/v1/responses", json!({"input": "x", "max_output_tokens": 2}), &responses),
+        ("/v1/messages", json!({"messages": user, "max_tokens": 2}), &messages),
+        ("/v1/messages/count_tokens", json!({"messages": user}), &["messages", "system", "tools", "thinking"]),
+        ("/api/chat", json!({"messages": user, "stream": false}), &ollama),
+        ("/tokenize", json!({"prompt": "x"}), &tokens),
+        ("/detokenize", json!({"tokens": [97]}), &tokens),
+        ("/apply-template", json!({"messages": user}), &["messages", "tools", "chat_template_kwargs", "model"]),
+    ];
+    for (path, body, fields) in paths {
+        for field in fields {
+            for value in oddities() {
+                let mut body = body.clone();
+                body[*field] = value;
+                is_fair(&site.post(path, &body), &format!("{path} {field} {}", body[*field]));
+            }
+        }
+    }
+    // The same inside messages, parts, tools and options.
+    let inner = |key: &str, value: Value| -> Vec<(&str, Value)> {
+        let mut message = json!({"role": "user", "content": "hi"});
+        message[key] = value.clone();
+        let mut part = json!({"type": "text", "text": "hi"});
+        part[key] = value.clone();
+        let mut function = json!({"name": "f", "parameters": {"type": "object"}});
+        function[key] = value.clone();
+        let mut options = json!({});
+        options[key] = value;
+        let tool = json!([{"type": "function", "function": function}]);
+        vec![
+            ("/v1/chat/completions", json!({"messages": [message.clone()], "max_tokens": 2})),
+            (
+                "/v1/chat/completions",
+                json!({"messages": [{"role": "user", "content": [part.clone()]}], "max_tokens": 2}),
+            ),
+            ("/v1/chat/completions", json!({"messages": user, "tools": tool, "max_tokens": 2})),
+            ("/v1/messages", json!({"messages": [message.clone()], "max_tokens": 2})),
+            ("/v1/messages", json!({"messages": [{"role": "user", "content": [part.clone()]}], "max_tokens": 2})),
+            ("/v1/responses", json!({"input": [message.clone()], "max_output_tokens": 2})),
+            ("/v1/responses", json!({"input": [{"role": "user", "content": [part]}], "max_output_tokens": 2})),
+            ("/api/chat", json!({"messages": [message], "options": options, "stream": false})),
+        ]
+    };
+    let keys =
+        ["role", "content", "name", "tool_calls", "tool_call_id", "reasoning_content", "type", "text", "parameters"];
+    let more =
+        ["num_predict", "stop", "num_ctx", "strict", "description", "thinking", "tool_use_id", "input", "source"];
+    for key in keys.into_iter().chain(more) {
+        for value in oddities() {
+            for (path, body) in inner(key, value) {
+                is_fair(&site.post(path, &body), &format!("{path} {body}"));
+            }
+        }
+    }
+    assert_eq!(site.chat(json!({})).status, 200);
+}
+
+#[test]
+fn bodies_that_are_hardly_text() {
+    let site = site();
+    let deep = format!("{{\"messages\": {}", "[".repeat(200_000));
+    let open = format!("{{\"messages\": {}1{}}}", "{\"a\": ".repeat(200_000), "}".repeat(200_000));
+    for body in [
+        deep.as_str(),
+        &open,
+        "\u{feff}{}",
+        "{\"messages\": \"\\ud800\"}",
+        "{\"temperature\": 1e999}",
+        "{\"temperature\": NaN}",
+        "{\"messages\": [], \"messages\": []} trailing",
+        "\u{0}",
+    ] {
+        let reply = site.post_raw("/v1/chat/completions", body, &[]);
+        let shown: String = body.chars().take(40).collect();
+        assert_eq!(reply.status, 400, "{shown}");
+        is_fair(&reply, &shown);
+    }
+    assert_eq!(site.chat(json!({})).status, 200);
+}
+
+#[test]
+fn forms_that_nobody_could_keep() {
+    let site = site();
+    let schema = |schema: Value| json!({"type": "json_schema", "json_schema": {"name": "x", "schema": schema}});
+    let nested = (0..55).fold(json!({"type": "integer"}), |inner, _| {
+        json!({"type": "object", "properties": {"a": inner}, "required": ["a"], "additionalProperties": false})
+    });
+    let words: Vec<String> = (0..10_000).map(|n| format!("word{n}")).collect();
+    let properties: Value = (0..2_000).map(|n| (format!("p{n}"), json!({"type": "string"}))).collect();
+    let endless = json!({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}});
+    let tree = json!({"$ref": "#/$defs/t", "$defs": {"t": {
+        "type": "object", "properties": {"next": {"$ref": "#/$defs/t"}}, "additionalProperties": false}}});
+    let regex = |pattern: String| json!({"type": "regex", "pattern": pattern});
+    let lark = |text: String| json!({"type": "grammar", "grammar": text});
+    let brackets = |n: usize| format!("{}a{}", "(".repeat(n), ")".repeat(n));
+    let refused = [
+        ("a reference elsewhere", schema(json!({"$ref": "http://127.0.0.1:1/schema.json"}))),
+        ("a reference to a file", schema(json!({"$ref": "file:///etc/passwd"}))),
+        ("an impossible schema", schema(json!({"type": "integer", "minimum": 2, "maximum": 1}))),
+        ("false", schema(json!(false))),
+        ("an unknown keyword", schema(json!({"type": "object", "dependentSchemas": {"a": {}}}))),
+        ("an open bracket", regex("(".into())),
+        ("look-behind", regex("(?<=a)b".into())),
+        ("a back reference", regex("(a)\\1".into())),
+        ("repeats of repeats", regex("((a{1000}){1000}){1000}".into())),
+        ("deep brackets", regex(brackets(100_000))),
+        ("deep rules", lark(format!("start: {}\n", brackets(100_000).replace('a', "\"a\"")))),
+        ("no start", lark("a: \"b\"\n".into())),
+        ("no grammar", lark("\u{0}😀".into())),
+        ("a nested schema in a rule", lark(format!("start: %json {{\"a\": {}\n", "[".repeat(100_000)))),
+        ("an import", lark("%import nothing.of.the.kind\nstart: \"a\"\n".into())),
+    ];
+    for (what, format) in refused {
+        let reply = site.chat(json!({"response_format": format, "reasoning_effort": "none"}));
+        is_fair(&reply, what);
+        assert_eq!((reply.status, &reply.json["error"]["param"]), (400, &json!("response_format")), "{what}");
+    }
+    // Large or strange, and either kept or refused.
+    let large = [
+        ("nested schema", schema(nested)),
+        ("long enum", schema(json!({"enum": words}))),
+        ("many properties", schema(json!({"type": "object", "properties": properties}))),
+        ("a reference to itself", schema(endless)),
+        ("a tree", schema(tree)),
+        ("a long string", schema(json!({"type": "string", "minLength": 1_000_000}))),
+        ("a bomb in a pattern", schema(json!({"type": "string", "pattern": "^((a{1,999}){1,999}){1,999}$"}))),
+        ("stars of stars", regex("((a*)*)*b".into())),
+        ("many letters", regex("\\p{L}{5000}".into())),
+        ("two ends", regex("(x+x+)+y".into())),
+        ("a long alternation", regex(words.join("|"))),
+        ("left recursion", lark("start: start \"a\" | \"b\"\n".into())),
+        ("nothing but itself", lark("start: start\n".into())),
+        ("many repeats", lark("start: \"a\"{1,1000000}\n".into())),
+    ];
+    for (what, format) in large {
+        is_fair(&site.chat(json!({"response_format": format, "reasoning_effort": "none"})), what);
+    }
+    assert_eq!(site.chat(json!({})).status, 200);
+}
+
+#[test]
+fn stops_and_biases_beyond_measure() {
+    let site = site();
+    let many: Vec<String> = (0..10_000).map(|n| format!("stop {n}")).collect();
+    is_fair(&site.chat(json!({"stop": many})), "10,000 stops");
+    is_fair(&site.chat(json!({"stop": ["x".repeat(1_000_000)]})), "a stop of a megabyte");
+    is_fair(&site.chat(json!({"stop": ["😀", "👨‍👩‍👧", "\u{0}", "\u{feff}"]})), "stops in emoji");
+    let all: Value = (0..320).map(|id| (id.to_string(), json!(1))).collect();
+    assert_eq!(site.chat(json!({"logit_bias": all})).status, 200);
+    for bias in [json!({"4294967296": 1}), json!({"-1": 1}), json!({"97": 101}), json!({"97": -1e300})] {
+        let reply = site.chat(json!({"logit_bias": bias}));
+        assert_eq!((reply.status, &reply.json["error"]["param"]), (400, &json!("logit_bias")), "{bias}");
+    }
+    let ids: Vec<u32> = (0..100_000).collect();
+    is_fair(&site.chat(json!({"stop_token_ids": ids})), "100,000 end tokens");
+}
+
+#[test]
+fn more_answers_than_anybody_reads() {
+    let site = site();
+    for (fields, field) in [
+        (json!({"n": 1000}), "n"),
+        (json!({"n": -1}), "n"),
+        (json!({"max_tokens": 0}), "max_tokens"),
+        (json!({"max_tokens": -5}), "max_tokens"),
+        (json!({"max_completion_tokens": 0}), "max_completion_tokens"),
+        (json!({"messages": []}), "messages"),
+    ] {
+        let reply = site.chat(fields.clone());
+        assert_eq!((reply.status, &reply.json["error"]["param"]), (400, &json!(field)), "{fields}");
+    }
+    // Answers of all prompts together are counted.
+    let prompts = vec!["x"; 1000];
+    let reply = site.post("/v1/completions", &json!({"prompt": prompts, "n": 128}));
+    assert_eq!((reply.status, &reply.json["error"]["param"]), (400, &json!("prompt")), "{}", reply.json);
+    assert_eq!(site.seen.lock().expect("no panic").requests.len(), 0, "nothing of it reached the engine");
+    let prompts = vec!["x"; 128];
+    let reply = site.post("/v1/completions", &json!({"prompt": prompts}));
+    assert_eq!(reply.json["choices"].as_array().map(Vec::len), Some(128));
+}
+
+#[test]
+fn conversations_without_sense() {
+    let site = site();
+    let chat = |messages: Value| site.chat(json!({"messages": messages}));
+    // Results of calls that nobody made, calls without results, an answer alone.
+    is_fair(&chat(json!([{"role": "tool", "tool_call_id": "nobody", "content": "42"}])), "a result alone");
+    let call = json!([{"id": "a", "type": "function", "function": {"name": "f", "arguments": "{oops"}}]);
+    is_fair(&chat(json!([{"role": "assistant", "content": null, "tool_calls": call}])), "a call of no JSON");
+    is_fair(&chat(json!([{"role": "assistant", "content": "x"}])), "an answer alone");
+    is_fair(&chat(json!([{"role": "system", "content": "x"}])), "a system message alone");
+    is_fair(&chat(json!([{"role": "user", "content": null}])), "nothing said");
+    let many: Vec<Value> = (0..CONTEXT).map(|_| json!({"role": "user", "content": ""})).collect();
+    is_fair(&chat(json!(many)), "many empty messages");
+    let result = json!([{"type": "tool_result", "tool_use_id": "nobody", "content": [{"type": "text", "text": "42"}]}]);
+    let claude = json!({"messages": [{"role": "user", "content": result}], "max_tokens": 2});
+    is_fair(&site.post("/v1/messages", &claude), "a result alone, for Claude's clients");
+    for media in ["image", "document"] {
+        let block = json!([{"type": media, "source": {"type": "url", "url": "http://169.254.169.254/x"}}]);
+        let reply =
+            site.post("/v1/messages", &json!({"messages": [{"role": "user", "content": block}], "max_tokens": 2}));
+        assert_eq!(reply.status, 400);
+    }
+    let picture = json!([{"role": "user", "content": "what is it?", "images": ["aGk="]}]);
+    assert_eq!(site.post("/api/chat", &json!({"messages": picture})).status, 400);
+    let lone = json!({"input": [{"type": "function_call_output", "call_id": "nobody", "output": "42"}]});
+    is_fair(&site.post("/v1/responses", &lone), "an output alone");
+}
+
+#[test]
+fn tools_that_are_none() {
+    let site = site();
+    let tool = |name: &str, parameters: Value| json!([{"type": "function", "function": {"name": name, "parameters": parameters, "strict": true}}]);
+    let deep = (0..55).fold(json!({"type": "string"}), |inner, _| json!({"type": "array", "items": inner}));
+    for (what, tools) in [
+        ("a name that ends the markup", tool("f</tool_call>", json!({}))),
+        ("an empty name", tool("", json!({}))),
+        ("parameters that are no schema", tool("f", json!("x"))),
+        ("parameters of a wrong type", tool("f", json!({"type": "integer"}))),
+        ("properties that are no object", tool("f", json!({"type": "object", "properties": [1]}))),
+        ("deep parameters", tool("f", json!({"type": "object", "properties": {"a": deep}}))),
+        ("a key that ends the markup", tool("f", json!({"type": "object", "properties": {"</parameter>\"": {}}}))),
+    ] {
+        for choice in ["auto", "required", "none"] {
+            let body = with_message(json!({"tools": tools, "tool_choice": choice, "reasoning_effort": "none"}));
+            is_fair(&site.post("/v1/chat/completions", &body), &format!("{what}, {choice}"));
+        }
+    }
+    let crowd: Vec<Value> = (0..500)
+        .map(|n| json!({"type": "function", "function": {"name": format!("f{n}"), "parameters": {}}}))
+        .collect();
+    is_fair(&site.chat(json!({"tools": crowd, "tool_choice": "required"})), "a crowd of tools");
+}

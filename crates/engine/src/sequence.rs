@@ -69,6 +69,15 @@ pub(crate) struct Sequence {
     pub(crate) usage: Usage,
 }
 
+/// Where a state can serve a prompt of `len` tokens. Behind the whole prompt it serves only one that goes on; a token
+/// earlier, the same prompt again as well, which must read its last token for the logits.
+fn usable(mut checkpoints: Vec<usize>, len: usize) -> Vec<usize> {
+    checkpoints.iter_mut().for_each(|at| *at = (*at).min(len - 1));
+    checkpoints.retain(|at| *at > 0);
+    checkpoints.dedup();
+    checkpoints
+}
+
 impl Sequence {
     /// The answers to a request, which has been validated.
     pub(crate) fn all(id: RequestId, request: Request, limits: Limits) -> Result<Vec<Sequence>, EngineError> {
@@ -83,7 +92,7 @@ impl Sequence {
             logprobs,
             prompt: tokens.len(),
             space: if request.cache { 0 } else { id.0 },
-            marks: request.checkpoints,
+            marks: usable(request.checkpoints, tokens.len()),
             choices,
             has_penalties: sampling.has_penalties(),
             limits,

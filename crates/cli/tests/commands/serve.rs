@@ -190,7 +190,7 @@ fn the_cache_never_changes_an_answer() {
 #[test]
 fn short_prompts_are_cached_as_well() {
     let server = Server::start(&["seedling"]);
-    for words in [100, 500] {
+    for words in [10, 100, 500] {
         let text = format!("{words} {}", "tree ".repeat(words));
         let first = server.chat(&[user(&text)], &json!({}));
         let second = server.chat(&[user(&text)], &json!({}));

@@ -118,7 +118,10 @@ impl Engine {
         let sequence = &mut self.running[at];
         let Sampled { token, logprob } = output.sampled[row];
         if sequence.shared.eos.contains(&token) {
-            return Ok(Some(FinishReason::Stop(token)));
+            return match sequence.owes_form() {
+                Some(closing) => self.force(at, closing),
+                None => Ok(Some(FinishReason::Stop(token))),
+            };
         }
         let logprobs = sequence.shared.logprobs.map(|count| {
             let vocab = self.model.facts().vocab;

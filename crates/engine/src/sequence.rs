@@ -179,6 +179,13 @@ impl Sequence {
         Some(thinking.closing.clone())
     }
 
+    /// What takes the place of an end token inside the reasoning, when an answer of a prescribed form is still to come.
+    pub(crate) fn owes_form(&self) -> Option<Vec<u32>> {
+        let is_open = self.thinking.as_ref().is_some_and(ThinkingState::is_open);
+        let thinking = self.shared.thinking.as_ref().filter(|_| is_open && self.constraint.is_some())?;
+        Some(thinking.closing.clone())
+    }
+
     /// Takes the next token of the answer. Returns what it belongs to, and why the answer ends with it, if it does.
     pub(crate) fn push(&mut self, token: u32, forced: bool) -> Result<(Place, Option<FinishReason>), EngineError> {
         let place = match (&self.shared.thinking, &mut self.thinking) {

@@ -167,6 +167,15 @@ fn reasoning_is_free_and_the_answer_after_it_is_not() {
     let request = || Request { thinking: thinking(false, None), constraint: grammar(), ..greedy(bytes("p")) };
     assert_eq!(text(&run(&mut scripted(opens), request())), "<think>hm</think>\n\nno");
     assert_eq!(text(&run(&mut scripted(|_, _| one_hot(7)), request())), "no");
+    // An end inside the block ends the block: the form is still owed.
+    let gives_up = move |at: usize, _: u32| one_hot(if at == 0 { u32::from(b'h') } else { END });
+    let request = Request { thinking: thinking(true, None), constraint: grammar(), ..greedy(bytes("p")) };
+    let events = run(&mut scripted(gives_up), request);
+    assert_eq!((text(&events), reason(&events)), ("h\n</think>\n\nno".to_owned(), Some(FinishReason::Complete)));
+    // Without a form nothing is owed.
+    let request = Request { thinking: thinking(true, None), ..greedy(bytes("p")) };
+    let events = run(&mut scripted(gives_up), request);
+    assert_eq!((text(&events), reason(&events)), ("h".to_owned(), Some(FinishReason::Stop(END))));
 }
 
 /// Fails after some tokens, or allows nothing.

@@ -163,7 +163,7 @@ impl Generation {
                 return None;
             }
             match self.job.next().await {
-                Some(progress) => self.take(progress),
+                Some((begun, progress)) => self.take(progress, begun),
                 None => {
                     let reason = self.model.host.broken().unwrap_or_else(|| "the engine has stopped".to_owned());
                     self.fail(ApiError::internal(reason));
@@ -172,11 +172,13 @@ impl Generation {
         }
     }
 
-    fn take(&mut self, progress: Progress) {
+    /// `begun` is when the step began that this came from.
+    fn take(&mut self, progress: Progress, begun: Instant) {
         let now = Instant::now();
         match progress {
             Progress::Prefill { done, total } => {
-                self.clock.admitted.get_or_insert(now);
+                // The step that reads the first of a prompt is the one that let it in.
+                self.clock.admitted.get_or_insert(begun.max(self.clock.submitted));
                 self.queue.push_back(Piece::Prefill { done, total });
             }
             Progress::Diverged { at, cached, prompt } => self.log_divergence(at, cached, prompt),

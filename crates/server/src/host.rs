@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::time::Instant;
 use tokio::sync::{mpsc as events, oneshot};
 
 /// What happened to a request.
@@ -81,7 +82,10 @@ pub trait TokenSource: 'static {
     fn stats(&self) -> Stats;
 }
 
-type Sender = events::UnboundedSender<Progress>;
+/// What happened, and when the step began that it happened in.
+type Told = (Instant, Progress);
+
+type Sender = events::UnboundedSender<Told>;
 
 enum Command {
     Submit { key: u64, request: Box<Request>, events: Sender, accepted: oneshot::Sender<Result<(), EngineError>> },
@@ -109,12 +113,12 @@ struct Shared {
 pub(crate) struct Job {
     key: u64,
     commands: mpsc::Sender<Command>,
-    events: events::UnboundedReceiver<Progress>,
+    events: events::UnboundedReceiver<Told>,
 }
 
 impl Job {
-    /// What happens next; `None` when nothing more will.
-    pub(crate) async fn next(&mut self) -> Option<Progress> {
+    /// What happens next, and when its step began; `None` when nothing more will.
+    pub(crate) async fn next(&mut self) -> Option<Told> {
         self.events.recv().await
     }
 
@@ -231,15 +235,16 @@ impl<S: TokenSource> Worker<S> {
             while let Ok(command) = inbox.try_recv() {
                 self.obey(command);
             }
+            let begun = Instant::now();
             match self.source.step() {
                 Ok(events) => {
                     // Before anybody hears of an end: who asks then finds it in the counts.
                     lock(shared).stats = self.stats();
-                    events.into_iter().for_each(|(id, progress)| self.tell(id, progress));
+                    events.into_iter().for_each(|(id, progress)| self.tell(id, (begun, progress)));
                 }
                 Err(fault) => {
                     for (_, events) in self.jobs.values() {
-                        let _ = events.send(Progress::Failed(fault.clone()));
+                        let _ = events.send((begun, Progress::Failed(fault.clone())));
                     }
                     return Some(fault);
                 }
@@ -286,9 +291,9 @@ impl<S: TokenSource> Worker<S> {
     }
 
     /// An id stays known until its [`Job`] is dropped, which happens soon after its last event.
-    fn tell(&mut self, id: S::Id, progress: Progress) {
+    fn tell(&mut self, id: S::Id, told: Told) {
         if let Some((_, events)) = self.jobs.get(&id) {
-            let _ = events.send(progress);
+            let _ = events.send(told);
         }
     }
 }

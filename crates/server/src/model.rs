@@ -91,7 +91,13 @@ impl Model {
     pub(crate) fn constraint(&self, grammar: &Grammar) -> Result<TokenConstraint, ApiError> {
         let make = || ConstraintFactory::new(&self.text.tokenizer, self.vocab).map_err(|e| e.to_string());
         let factory = self.constraints.get_or_init(make).as_ref().map_err(ApiError::internal)?;
-        Ok(factory.compile(grammar)?)
+        let mut constraint = factory.compile(grammar)?;
+        // What cannot even begin is refused here, where its field has a name.
+        let first = constraint.mask().map_err(|reason| ApiError::bad(format!("the form cannot be kept: {reason}")))?;
+        if !constraint.is_complete() && first.iter().all(|word| *word == 0) {
+            return Err(ApiError::bad("the form cannot be kept: no text has this form"));
+        }
+        Ok(constraint)
     }
 }
 

@@ -81,10 +81,19 @@ impl ConstraintFactory {
         };
         let parser =
             llguidance::panic_utils::catch_unwind(std::panic::AssertUnwindSafe(|| self.factory.create_parser(grammar)));
-        let parser = parser.map_err(|e| ConstraintError::grammar(kind, e.to_string()))?;
+        let parser = parser.map_err(|e| ConstraintError::grammar(kind, in_words(&e)))?;
         let mut constraint = TokenConstraint { matcher: Matcher::new(Ok(parser)), complete: false, vocab: self.vocab };
         constraint.look().map_err(|reason| ConstraintError::grammar(kind, reason))?;
         Ok(constraint)
+    }
+}
+
+/// The library's error as a person can read it: without its mark for details left out, and its name for a dead end.
+fn in_words(error: &impl ToString) -> String {
+    let text = error.to_string().replace("<non-verbose/>", "");
+    match text.trim() {
+        "NoExtensionBias" => "no text has this form".to_owned(),
+        text => text.to_owned(),
     }
 }
 
@@ -114,7 +123,7 @@ impl TokenConstraint {
         if self.matcher.is_stopped() && self.complete {
             return Ok(vec![0; words].into());
         }
-        let mask = self.matcher.compute_mask().map_err(|e| e.to_string())?;
+        let mask = self.matcher.compute_mask().map_err(|e| in_words(&e))?;
         Ok(mask.as_slice()[..words].into())
     }
 
@@ -123,7 +132,7 @@ impl TokenConstraint {
     /// # Errors
     /// A sentence, when the form does not allow it.
     pub fn accept(&mut self, token: u32) -> Result<(), String> {
-        self.matcher.consume_token(token).map_err(|e| e.to_string())?;
+        self.matcher.consume_token(token).map_err(|e| in_words(&e))?;
         self.look()
     }
 
@@ -139,7 +148,7 @@ impl TokenConstraint {
     }
 
     fn look(&mut self) -> Result<(), String> {
-        self.complete = self.matcher.is_accepting().map_err(|e| e.to_string())?;
+        self.complete = self.matcher.is_accepting().map_err(|e| in_words(&e))?;
         Ok(())
     }
 }

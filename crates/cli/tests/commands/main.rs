@@ -14,5 +14,6 @@ mod quality;
 mod refusals;
 mod run;
 mod serve;
+mod serve_crowds;
 mod support;
 mod usage;

@@ -156,7 +156,8 @@ fn of_several_models_the_broken_one_is_listed() {
 }
 
 /// A turn reads the tokens behind what it has in common with the turn before, and not one more; less where the answer
-/// itself comes back as it was said.
+/// itself comes back as it was said. Of a prompt that is whole in the next one, the last token is read again: the state
+/// is saved before it, so that it also serves the same prompt once more.
 #[test]
 fn a_turn_reads_only_what_is_new() {
     let server = Server::start(&["seedling"]);
@@ -175,6 +176,7 @@ fn a_turn_reads_only_what_is_new() {
             assert_eq!(read, answer.prompt - answer.cached, "the answer tells what was read");
             let common = tokens.iter().zip(&earlier).take_while(|(a, b)| a == b).count();
             assert!(turn == 0 || common > 10, "turns have their beginning in common");
+            let common = common.min(earlier.len().saturating_sub(1));
             assert!(read <= tokens.len() - common, "{said}: {read} of {} read, {common} in common", tokens.len());
             earlier = tokens;
             messages.push(json!({"role": "assistant", "content": answer.text}));

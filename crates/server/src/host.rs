@@ -7,7 +7,7 @@ use std::hash::Hash;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Instant;
-use tokio::sync::{mpsc as events, oneshot};
+use tokio::sync::{mpsc as events, oneshot, watch};
 
 /// What happened to a request.
 #[derive(Debug, Clone, PartialEq)]
@@ -97,8 +97,21 @@ enum Command {
 pub(crate) struct Host {
     commands: mpsc::Sender<Command>,
     shared: Arc<Mutex<Shared>>,
+    ended: Ended,
     next_key: AtomicU64,
     thread: std::thread::JoinHandle<()>,
+}
+
+/// Closes when the thread has ended and why is noted. Whoever hears of a broken engine waits for it, so that the next to
+/// ask finds the engine broken and not about to be.
+#[derive(Clone)]
+struct Ended(watch::Receiver<()>);
+
+impl Ended {
+    async fn wait(&mut self) {
+        // Nothing is ever sent: a change is the end.
+        while self.0.changed().await.is_ok() {}
+    }
 }
 
 /// What the thread tells without being asked.
@@ -114,12 +127,17 @@ pub(crate) struct Job {
     key: u64,
     commands: mpsc::Sender<Command>,
     events: events::UnboundedReceiver<Told>,
+    ended: Ended,
 }
 
 impl Job {
     /// What happens next, and when its step began; `None` when nothing more will.
     pub(crate) async fn next(&mut self) -> Option<Told> {
-        self.events.recv().await
+        let told = self.events.recv().await;
+        if told.is_none() {
+            self.ended.wait().await;
+        }
+        told
     }
 
     /// Ends one of the answers.
@@ -146,17 +164,18 @@ impl Host {
         let (commands, inbox) = mpsc::channel();
         let shared = Arc::new(Mutex::new(Shared::default()));
         let told = Arc::clone(&shared);
+        let (end, ended) = watch::channel(());
         let thread = std::thread::Builder::new().name("engine".to_owned()).spawn(move || {
-            let ending = Ending(told);
+            let ending = Ending { shared: told, _end: end };
             let source = make();
             let before = source.stats().counters;
             let mut worker = Worker { source, before, jobs: HashMap::new(), keys: HashMap::new() };
-            lock(&ending.0).stats = worker.stats();
-            if let Some(fault) = worker.run(&inbox, &ending.0) {
-                lock(&ending.0).broken = Some(fault.to_string());
+            lock(&ending.shared).stats = worker.stats();
+            if let Some(fault) = worker.run(&inbox, &ending.shared) {
+                lock(&ending.shared).broken = Some(fault.to_string());
             }
         })?;
-        Ok(Self { commands, shared, next_key: AtomicU64::new(0), thread })
+        Ok(Self { commands, shared, ended: Ended(ended), next_key: AtomicU64::new(0), thread })
     }
 
     /// Ends the thread and waits until what it held is free. No [`Job`] may be left.
@@ -178,10 +197,13 @@ impl Host {
         let command = Command::Submit { key, request: Box::new(request), events, accepted };
         self.commands.send(command).map_err(|_| self.fault())?;
         // Made before the answer is awaited: whoever gives up waiting cancels.
-        let job = Job { key, commands: self.commands.clone(), events: receiver };
+        let job = Job { key, commands: self.commands.clone(), events: receiver, ended: self.ended.clone() };
         match answer.await {
             Ok(verdict) => Ok(verdict.map(|()| job)),
-            Err(_) => Err(self.fault()),
+            Err(_) => {
+                self.ended.clone().wait().await;
+                Err(self.fault())
+            }
         }
     }
 
@@ -200,12 +222,16 @@ impl Host {
 }
 
 /// Notes the end of the thread, also when it panicked.
-struct Ending(Arc<Mutex<Shared>>);
+struct Ending {
+    shared: Arc<Mutex<Shared>>,
+    /// Closes [`Ended`], after the reason is noted.
+    _end: watch::Sender<()>,
+}
 
 impl Drop for Ending {
     fn drop(&mut self) {
         let unexpected = || "the engine's thread has ended unexpectedly; please report this".to_owned();
-        lock(&self.0).broken.get_or_insert_with(unexpected);
+        lock(&self.shared).broken.get_or_insert_with(unexpected);
     }
 }
 

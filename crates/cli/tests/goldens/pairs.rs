@@ -188,7 +188,7 @@ impl Bench {
             constraint: constrained.then(|| Box::new(EveryThird) as Box<dyn Constraint>),
             cache: features.contains(&PrefixCache),
             // Not a multiple of a page.
-            checkpoints: vec![70],
+            checkpoints: [70].into_iter().filter(|at| *at < tokens.len()).collect(),
             ..Request::new(tokens)
         }
     }

@@ -15,6 +15,7 @@ use fastrand::Rng;
 use mix::Ask;
 use serde_json::{Value, json};
 use std::path::PathBuf;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
@@ -38,13 +39,16 @@ struct Soak {
     /// Clients at a time
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..=4096))]
     clients: u64,
+    /// Requests before the time begins, to fill caches [default: four for each client]
+    #[arg(long)]
+    warm_up: Option<u64>,
     /// Minutes
     #[arg(long, default_value_t = 2.0)]
     minutes: f64,
     /// The server's process, to watch its memory
     #[arg(long)]
     pid: Option<u32>,
-    /// Megabytes that memory may grow from the second quarter of the time to the last
+    /// Megabytes that memory may grow from the first quarter of the time to the last
     #[arg(long, default_value_t = 32.0)]
     growth: f64,
     /// Most words of a prompt beside the shared ones
@@ -147,12 +151,18 @@ fn drive(
 fn soak(soak: &Soak) -> Result<()> {
     let begun = Instant::now();
     let time = Duration::from_secs_f64(soak.minutes * 60.0);
-    let next = |_, rng: &mut Rng| (begun.elapsed() < time).then(|| mix::any(rng, soak));
+    let warm_up = soak.warm_up.unwrap_or(4 * soak.clients);
+    let warm = OnceLock::<Instant>::new();
+    let is_on = || warm.get().is_none_or(|warm| warm.elapsed() < time);
+    let next = |_, rng: &mut Rng| is_on().then(|| mix::any(rng, soak));
     let mut memory = Vec::new();
     let mut said = Instant::now();
     let tick = |tally: &Tally| {
+        if tally.requests() >= warm_up {
+            warm.get_or_init(Instant::now);
+        }
         // Only while the load is on: what is freed at the end would hide what grew.
-        if let Some(pid) = soak.pid.filter(|_| begun.elapsed() < time) {
+        if let Some(pid) = soak.pid.filter(|_| warm.get().is_some() && is_on()) {
             memory.push(watch::memory(pid)?);
         }
         if said.elapsed() >= Duration::from_secs(30) {
@@ -168,10 +178,11 @@ fn soak(soak: &Soak) -> Result<()> {
     let growth = (memory.len() >= 4).then(|| watch::growth(&memory));
     let mut result = tally.json(took);
     result["clients"] = json!(soak.clients);
+    result["warm_up"] = json!(warm_up);
     result["held_at_the_end"] = held.iter().map(|(name, value)| (name.clone(), json!(value))).collect();
     result["memory_mb"] = json!({
         "first": memory.first(), "last": memory.last(), "most": memory.iter().copied().reduce(f64::max),
-        "growth_after_the_first_quarter": growth, "allowed": soak.growth,
+        "growth": growth, "allowed": soak.growth,
     });
     tell(&result, soak.out.as_ref())?;
     let mut faults = Vec::new();

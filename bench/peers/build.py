@@ -47,10 +47,13 @@ def build(args, bin, source):
     folder = args.dir / "build"
     on = ["GGML_NATIVE"]
     off = ["LLAMA_CURL", "LLAMA_OPENSSL", "LLAMA_USE_PREBUILT_UI", "LLAMA_BUILD_APP"]
-    off += [f"LLAMA_BUILD_{part}" for part in ["TESTS", "EXAMPLES", "SERVER"]]
+    off += [f"LLAMA_BUILD_{part}" for part in ["TESTS", "EXAMPLES", "UI"]]
+    # The server takes as long to compile as all the rest.
+    (on if args.server else off).append("LLAMA_BUILD_SERVER")
     options = [f"-D{name}=ON" for name in on] + [f"-D{name}=OFF" for name in off]
     call("cmake", "-S", source, "-B", folder, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release", *options, env=environment)
-    call("ninja", "-C", folder, f"-j{args.jobs}", "llama-bench", env=environment)
+    targets = ["llama-bench", *(["llama-server"] if args.server else [])]
+    call("ninja", "-C", folder, f"-j{args.jobs}", *targets, env=environment)
     libraries = folder / "bin"
     link = [f"-L{libraries}", f"-Wl,-rpath,{libraries}", *(f"-l{name}" for name in LIBRARIES), "-lm"]
     include = [f"-I{source / 'include'}", f"-I{source / 'ggml/include'}"]

@@ -6,6 +6,7 @@
     run.py check DIR --shape bonsai-8b        both engines load the same file and agree about its logits
     run.py tune DIR --shape bonsai-8b         which settings suit llama.cpp best
     run.py compare DIR --shape bonsai-8b      measure in turns, print one table
+    run.py serve DIR --shape bonsai-8b        the servers under the same load, in turns
 """
 
 import argparse
@@ -16,6 +17,7 @@ import build
 import check
 import compare
 import files
+import serve
 from shapes import SHAPES
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -51,6 +53,7 @@ def main():
     sub = command("setup", build.run, shape=False)
     sub.add_argument("-j", "--jobs", type=int, default=2, help="compilers at once")
     sub.add_argument("--no-mlx", action="store_true", help="llama.cpp only")
+    sub.add_argument("--server", action="store_true", help="also llama.cpp's server, for `serve`")
 
     sub = command("files", files.run)
     sub.add_argument("--mlx", action="store_true", help="an MLX folder (Qwen3 shapes) instead of a GGUF file")
@@ -77,6 +80,19 @@ def main():
     sub.add_argument("--flash-attention", choices=["on", "off"], default="on", help="of llama.cpp")
     sub.add_argument("--onebit-tier", metavar="TIER", help="kernels of onebit, such as avx2 (ONEBIT_CPU)")
     sub.add_argument("--out", type=Path, metavar="FILE", help="the table's numbers as JSON")
+
+    sub = command("serve", serve.run)
+    onebit(sub)
+    sub.add_argument("-t", "--threads", type=positive, default=os.cpu_count())
+    sub.add_argument("--llama-server", type=Path, metavar="PATH", help="another build of llama.cpp's llama-server")
+    sub.add_argument("--xtask", type=Path, default=REPOSITORY / "target/release/xtask", metavar="PATH")
+    sub.add_argument("--clients", type=positive, default=8, help="clients at once, beside one alone")
+    sub.add_argument("--requests", type=positive, default=2, help="requests of each client")
+    sub.add_argument("--words", type=positive, default=64, help="words of a prompt")
+    sub.add_argument("--tokens", type=positive, default=64, help="tokens of an answer")
+    sub.add_argument("--rounds", type=positive, default=2)
+    sub.add_argument("--realtime", action="store_true", help="run both servers under chrt -f 10, before other work")
+    sub.add_argument("--out", type=Path, metavar="FILE", help="the figures as JSON")
 
     args = parser.parse_args()
     args.run(args)

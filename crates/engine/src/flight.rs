@@ -126,8 +126,12 @@ impl Engine {
         let logprobs = sequence.shared.logprobs.map(|count| {
             let vocab = self.model.facts().vocab;
             let logits = output.values.get("logits").filter(|_| count > 0).map(|l| &l[row * vocab..(row + 1) * vocab]);
-            let top = logits.map_or(Vec::new(), |logits| Distribution::of(logits).top(count));
-            TokenLogprobs { chosen: logprob, top: top.into_iter().map(|(t, p)| (t, p as f32)).collect() }
+            let Some(distribution) = logits.map(Distribution::of) else {
+                return TokenLogprobs { chosen: logprob, top: Vec::new() };
+            };
+            // Both from one sum, so that the likeliest token has one probability and not two.
+            let top = distribution.top(count).into_iter().map(|(t, p)| (t, p as f32)).collect();
+            TokenLogprobs { chosen: distribution.log_prob(token) as f32, top }
         });
         let (place, reason) = self.append(at, token, false, logprobs)?;
         if reason.is_some() {

@@ -4,7 +4,7 @@
 //! token.
 
 use crate::tools::Tool;
-use onebit_text::{Grammar, Tokenizer, ToolForm};
+use onebit_text::{Grammar, Tokenizer, ToolForm, json_rule};
 use serde_json::{Value, json};
 use std::fmt::Write;
 
@@ -79,8 +79,11 @@ fn breaks(wanted: bool) -> &'static str {
 /// A grammar as the body of a rule.
 fn embedded(grammar: &Grammar) -> Option<String> {
     match grammar {
-        Grammar::JsonObject => Some("%json {\"type\": \"object\"}".to_owned()),
-        Grammar::JsonSchema(schema) => Some(format!("%json {schema}")),
+        Grammar::JsonObject => Some(json_rule(json!({"type": "object"}))),
+        // What is no JSON is refused with the grammar, where its fault is told.
+        Grammar::JsonSchema(schema) => {
+            Some(serde_json::from_str(schema).map_or_else(|_| format!("%json {schema}"), json_rule))
+        }
         Grammar::Regex(regex) => Some(format!("/{}/", regex.replace('/', "\\/"))),
         Grammar::Lark(_) => None,
     }
@@ -97,8 +100,8 @@ fn quoted(text: &str) -> String {
 
 fn json_call(index: usize, tool: &Tool, rules: &mut String) {
     let head = quoted(&format!("{{\"name\": {}, \"arguments\": ", Value::from(tool.name.as_str())));
-    let schema = object_schema(&tool.parameters);
-    rules.push_str(&format!("call{index}: {head} arguments{index} \"}}\\n\"\narguments{index}: %json {schema}\n"));
+    let schema = json_rule(object_schema(&tool.parameters));
+    rules.push_str(&format!("call{index}: {head} arguments{index} \"}}\\n\"\narguments{index}: {schema}\n"));
 }
 
 fn tags_call(index: usize, tool: &Tool, rules: &mut String) {
@@ -136,7 +139,7 @@ fn value_rule(name: &str, property: &Value, root: &Value) -> String {
                     object.insert(key.to_owned(), definitions.clone());
                 }
             }
-            format!("{name}: {name}json {END}\n{name}json: %json {schema}\n")
+            format!("{name}: {name}json {END}\n{name}json: {}\n", json_rule(schema))
         }
         _ => format!("{name}[suffix={END}]: /(?s:.*)/\n"),
     }

@@ -31,9 +31,6 @@ pub struct ConstraintFactory {
     vocab: usize,
 }
 
-/// White space that JSON may have between its parts: enough for lines and indentation, and not endless.
-const JSON_SPACE: &str = r"[\x20\x0A\x0D\x09]{0,64}";
-
 impl ConstraintFactory {
     /// For a tokenizer and a model whose logits have `vocab` values. Tokens that the tokenizer does not have are never
     /// allowed.
@@ -97,10 +94,17 @@ fn in_words(error: &impl ToString) -> String {
     }
 }
 
-/// Bounds the white space of a schema that does not say otherwise.
+/// JSON of a schema as the body of a rule of [`Grammar::Lark`], spaced as [`Grammar::JsonSchema`] is.
+pub fn json_rule(schema: Json) -> String {
+    format!("%json {}", spaced(schema))
+}
+
+/// JSON on one line, with a blank behind commas and colons or without, unless the schema says otherwise: small models
+/// write line breaks without end where they may.
 fn spaced(mut schema: Json) -> Json {
+    let spacing = json!({ "whitespace_flexible": false, "item_separator": r",\x20?", "key_separator": r":\x20?" });
     if let Some(object) = schema.as_object_mut() {
-        object.entry("x-guidance").or_insert(json!({ "whitespace_pattern": JSON_SPACE }));
+        object.entry("x-guidance").or_insert(spacing);
     }
     schema
 }

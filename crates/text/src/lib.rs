@@ -37,7 +37,7 @@ mod tool_stream;
 mod tools;
 
 pub use chat::{ChatTemplate, RenderOptions};
-pub use constraint::{ConstraintFactory, Grammar, TokenConstraint};
+pub use constraint::{ConstraintFactory, Grammar, TokenConstraint, json_rule};
 pub use error::{ChatError, ConstraintError, StopError, TokenizerError};
 pub use gguf_vocab::GgufVocab;
 pub use message::{Content, Message, Part, Role};

@@ -7,7 +7,7 @@ import urllib.request
 
 import openai
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 ASK = [{"role": "user", "content": "Name three rivers"}]
 
@@ -138,8 +138,9 @@ def test_no_tools(client):
 
 def test_schema(client):
     class River(BaseModel):
-        name: str
-        length_km: int
+        # Bounds, lest a small model write a name without end.
+        name: str = Field(max_length=20)
+        length_km: int = Field(ge=0, le=9999)
         wet: bool
 
     answer = client.chat.completions.parse(

@@ -57,8 +57,10 @@ fn json_of_a_schema() {
         "properties": {"city": {"type": "string"}, "days": {"type": "integer", "minimum": 1}, "unit": {"enum": ["C", "F"]}},
         "required": ["city", "days"], "additionalProperties": false
     }"#;
-    let good = [r#"{"city": "Köln 🙂", "days": 12}"#, "{\n  \"city\": \"a\",\n  \"days\": 1,\n  \"unit\": \"F\"\n}"];
+    let good = [r#"{"city": "Köln 🙂", "days": 12}"#, r#"{"city":"a","days":1,"unit":"F"}"#];
     let bad = [
+        "{\n  \"city\": \"a\",\n  \"days\": 1\n}",
+        r#"{"city" : "a", "days": 1}"#,
         r#"{"days": 12}"#,
         r#"{"city": 1, "days": 1}"#,
         r#"{"city": "a", "days": 0}"#,

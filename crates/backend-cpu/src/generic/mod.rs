@@ -59,6 +59,9 @@ pub(crate) struct Integers {
 macro_rules! kernel_list {
     ($then:ident, $($extra:tt)*) => {
         $then! { [$($extra)*]
+            /// Asks for all of these values at once: what another thread wrote is far away, and work between the loads
+            /// would let few of them be on their way.
+            fetch(x: &[f32]) = rows;
             /// `out = x * rsqrt(mean(x^2) + eps) * gain`, of the columns from `first` on that `out` has room for.
             rms_norm(x: &[f32], gain: &[f32], eps: f32, first: usize, out: &mut [f32]) = rows;
             /// `out = x * rsqrt(sum(x^2) + eps) * factor`.

@@ -40,7 +40,7 @@ const SCALES: usize = 2 * PAGE_ROWS;
 const KEYS: usize = LINE / 4;
 
 /// Tokens that lie side by side in the values.
-const QUAD: usize = 4;
+pub(crate) const QUAD: usize = 4;
 
 /// Quads of a block.
 const QUADS: usize = BLOCK / QUAD;
@@ -82,9 +82,9 @@ pub(crate) trait Quads: Copy {
     /// The low or the high halves of the bytes, which are both signed and unsigned.
     fn nibbles(line: &[u8; LINE], part: usize, high: bool) -> Self::Codes;
     /// Adds products of unsigned codes with a quad of integers.
-    fn keys(sums: &mut [Self; 2], codes: Self::Codes, words: [u32; 2]);
+    fn keys(sums: &mut [Self; 2], codes: Self::Codes, quad: &[u32; QUAD]);
     /// Adds products of signed codes with a quad of integers that are not negative.
-    fn values(sums: &mut [Self; 2], codes: Self::Codes, words: [u32; 2]);
+    fn values(sums: &mut [Self; 2], codes: Self::Codes, quad: &[u32; QUAD]);
 
     fn floats(sums: [Self; 2]) -> Self::Floats;
     fn zero() -> Self::Floats;
@@ -323,8 +323,7 @@ fn score<V: Vector, L: Quads, const Q: usize, const P: usize, const NIBBLES: boo
                 };
             }
             for i in 0..Q {
-                let words = &words[i * blocks + b];
-                let words = [words[quad * QUAD], words[quad * QUAD + 1]];
+                let words = &words[i * blocks + b].as_chunks().0[quad];
                 for p in 0..P {
                     L::keys(&mut sums[i][p], codes[p], words);
                 }
@@ -452,8 +451,7 @@ fn weighted<V: Vector, L: Quads, const Q: usize, const P: usize, const NIBBLES: 
             };
         }
         for i in 0..Q {
-            let words = &words[i][quad / QUADS];
-            let words = [words[quad % QUADS * QUAD], words[quad % QUADS * QUAD + 1]];
+            let words = &words[i][quad / QUADS].as_chunks().0[quad % QUADS];
             for p in 0..P {
                 L::values(&mut sums[i][p], codes[p], words);
             }

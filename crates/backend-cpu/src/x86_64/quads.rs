@@ -11,7 +11,7 @@ use super::avx2::F32x8;
 use crate::generic::Integers;
 use crate::generic::attention::{LINE, Page, Queries};
 use crate::generic::kv::BLOCK;
-use crate::generic::quads::{self, Quads, Words};
+use crate::generic::quads::{self, QUAD, Quads, Words};
 use std::arch::x86_64::*;
 
 /// Wraps intrinsics whose features the kernels' proof covers.
@@ -227,14 +227,15 @@ macro_rules! by_words {
                 }
             }
             #[inline(always)]
-            fn keys(sums: &mut [Self; 2], codes: Self::Codes, words: [u32; 2]) {
-                for i in 0..2 {
-                    sums[i].0 = simd!($add(sums[i].0, $madd(codes[i], $set32(words[i] as i32))));
-                }
+            fn keys(sums: &mut [Self; 2], codes: Self::Codes, quad: &[u32; QUAD]) {
+                let even = simd!($madd(codes[0], $set32(quad[0] as i32)));
+                let odd = simd!($madd(codes[1], $set32(quad[1] as i32)));
+                // One sum of both leaves registers for other queries.
+                sums[0].0 = simd!($add(sums[0].0, $add(even, odd)));
             }
             #[inline(always)]
-            fn values(sums: &mut [Self; 2], codes: Self::Codes, words: [u32; 2]) {
-                Self::keys(sums, codes, words);
+            fn values(sums: &mut [Self; 2], codes: Self::Codes, quad: &[u32; QUAD]) {
+                Self::keys(sums, codes, quad);
             }
             #[inline(always)]
             fn floats([even, odd]: [Self; 2]) -> Self::Floats {
@@ -297,15 +298,15 @@ macro_rules! by_bytes {
                 simd!($and(if high { $logical::<4>(v) } else { v }, $set(15)))
             }
             #[inline(always)]
-            fn keys(sums: &mut [Self; 2], codes: Self::Codes, words: [u32; 2]) {
+            fn keys(sums: &mut [Self; 2], codes: Self::Codes, quad: &[u32; QUAD]) {
                 for i in 0..2 {
-                    sums[i].0 = simd!($dot(sums[i].0, codes, $set32(words[i] as i32)));
+                    sums[i].0 = simd!($dot(sums[i].0, codes, $set32(quad[i] as i32)));
                 }
             }
             #[inline(always)]
-            fn values(sums: &mut [Self; 2], codes: Self::Codes, words: [u32; 2]) {
+            fn values(sums: &mut [Self; 2], codes: Self::Codes, quad: &[u32; QUAD]) {
                 for i in 0..2 {
-                    sums[i].0 = simd!($dot(sums[i].0, $set32(words[i] as i32), codes));
+                    sums[i].0 = simd!($dot(sums[i].0, $set32(quad[i] as i32), codes));
                 }
             }
             #[inline(always)]
@@ -360,5 +361,146 @@ macro_rules! integers {
 
 pub(super) static PLAIN: Integers = integers!(Words8, 1, "avx2,fma,f16c");
 pub(super) static VEX: Integers = integers!(Bytes8, 1, "avx2,fma,f16c,avxvnni");
-pub(super) static WIDE: Integers = integers!(Words16, 1, "avx2,fma,f16c,avx512f,avx512bw,avx512vl");
+pub(super) static WIDE: Integers = integers!(Words16, 2, "avx2,fma,f16c,avx512f,avx512bw,avx512vl");
 pub(super) static EVEX: Integers = integers!(Bytes16, 2, "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512vnni");
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::super::Machine;
+    use super::super::guard::numbers;
+    use super::*;
+    use crate::generic::kv::kv_store;
+    use crate::generic::quads::Tokens;
+    use crate::generic::vector::Array;
+    use onebit_ops::{KvFormat, PAGE_ROWS};
+
+    const DIM: usize = 96;
+    const BLOCKS: usize = DIM / BLOCK;
+
+    /// Pages of keys and values, and the stored numbers as they read back.
+    struct Stored {
+        format: KvFormat,
+        pages: [Vec<u8>; 2],
+        numbers: [Vec<Vec<f32>>; 2],
+    }
+
+    fn stored(format: KvFormat, random: &mut impl FnMut() -> u32) -> Stored {
+        let mut pages = [(); 2].map(|()| vec![0xff; PAGE_ROWS * format.head_bytes(DIM)]);
+        let mut numbers = [(); 2].map(|()| Vec::new());
+        for (which, page) in pages.iter_mut().enumerate() {
+            for token in 0..PAGE_ROWS {
+                let mut x: Vec<f32> = (0..DIM).map(|_| random() as f32 / (1 << 22) as f32 - 1.5).collect();
+                for (b, x) in x.chunks(BLOCK).enumerate() {
+                    let mut block = [0; quads::MOST_BYTES];
+                    kv_store::<Array>(format, x, &mut block[..format.head_bytes(BLOCK)]);
+                    quads::place(format, DIM, which == 1, &block, page, (token, b));
+                }
+                format.round(&mut x);
+                numbers[which].push(x);
+            }
+        }
+        Stored { format, pages, numbers }
+    }
+
+    impl Stored {
+        /// Attends with these queries; state and output of each.
+        fn attend(&self, integers: &Integers, queries: &[f32], seen: &[usize]) -> Vec<([f32; 2], Vec<f32>)> {
+            let count = seen.len();
+            let (mut x, mut seen) = (queries.to_vec(), seen.to_vec());
+            let (mut state, mut out) = (vec![[f32::NEG_INFINITY, 0.0]; count], vec![0.0; count * DIM]);
+            let mut q = Queries {
+                queries: &mut x,
+                seen: &mut seen,
+                state: &mut state,
+                out: &mut out,
+                scores: &mut vec![f32::NAN; count * PAGE_ROWS],
+                wide: &mut [],
+                words: &mut vec![[0; BLOCK]; count * BLOCKS],
+                totals: &mut vec![[0; 2]; count * BLOCKS],
+                units: &mut vec![0.0; count],
+                ratios: &mut [[f32::NAN; PAGE_ROWS] as Tokens; BLOCKS],
+                tops: &mut [0.0; BLOCKS],
+                minima: &mut [[f32::NAN; PAGE_ROWS] as Tokens; BLOCKS],
+            };
+            (integers.round_queries)(&mut q);
+            let [keys, values] = &self.pages;
+            let page = Page { format: self.format, dim: DIM, keys, values, cold: true, next: keys };
+            (integers.attend_page)(&page, &mut q);
+            state.into_iter().zip(out.chunks(DIM).map(<[f32]>::to_vec)).collect()
+        }
+
+        /// What token `token` holds becomes NaN in block 1.
+        fn poison(&mut self, which: usize, token: usize) {
+            let block = [0xff; quads::MOST_BYTES];
+            quads::place(self.format, DIM, which == 1, &block, &mut self.pages[which], (token, 1));
+        }
+    }
+
+    fn tables() -> impl Iterator<Item = (&'static str, &'static Integers)> {
+        Machine::detect().into_iter().filter_map(|m| Some((m.name(), m.kernels().integers?)))
+    }
+
+    fn queries(count: usize, random: &mut impl FnMut() -> u32) -> Vec<f32> {
+        (0..count * DIM).map(|_| random() as f32 / (1 << 25) as f32 - 0.25).collect()
+    }
+
+    /// Every number of queries at once, each alone with the same bits, and none sees what lies behind its last token.
+    #[test]
+    fn sums_are_near_those_of_the_stored_numbers_whoever_is_beside() {
+        let mut random = numbers(3);
+        for format in [KvFormat::Q8, KvFormat::Q4] {
+            let mut stored = stored(format, &mut random);
+            let x = queries(17, &mut random);
+            let seen: Vec<usize> = (0..17).map(|i| [0, 1, 4, 15, 16, 33, 40][i * 7 / 17]).collect();
+            (40..PAGE_ROWS).for_each(|token| (0..2).for_each(|which| stored.poison(which, token)));
+            for (tier, integers) in tables() {
+                let together = stored.attend(integers, &x, &seen);
+                for (i, (x, seen)) in x.chunks(DIM).zip(&seen).enumerate() {
+                    let alone = stored.attend(integers, x, &[*seen]);
+                    assert_eq!(format!("{:?}", together[i]), format!("{:?}", alone[0]), "{tier} {format} query {i}");
+                    let ([top, sum], out) = &alone[0];
+                    let [keys, values] = &stored.numbers;
+                    for (d, out) in out.iter().enumerate() {
+                        let (mut want, mut weight) = (0.0, 0.0);
+                        for (key, value) in keys.iter().zip(values).take(*seen) {
+                            let score: f64 = x.iter().zip(key).map(|(x, k)| f64::from(*x) * f64::from(*k)).sum();
+                            let p = (score - f64::from(*top)).exp();
+                            want += p * f64::from(value[d]);
+                            weight += p;
+                        }
+                        // Scores are off by half a step of 0.25 / 32640 times 1.5 for each of 96 dimensions, and
+                        // weights by that and half a step of their own; numbers are below 2.6 and 40 of them.
+                        let error = 40.0 * 2.6 * (96.0 * 1.5 * 0.25 + 1.0) / 65280.0;
+                        assert!(
+                            (f64::from(*out) - want).abs() <= error,
+                            "{tier} {format} query {i}: {out}, not {want}"
+                        );
+                        assert!((f64::from(*sum) - weight).abs() <= error, "{tier} {format} query {i}: sum {sum}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_not_finite_shows() {
+        let mut random = numbers(4);
+        for format in [KvFormat::Q8, KvFormat::Q4] {
+            let x = queries(1, &mut random);
+            for (tier, integers) in tables() {
+                let mut values = stored(format, &mut random);
+                values.poison(1, 7);
+                let (state, out) = &values.attend(integers, &x, &[20])[0];
+                let finite = |columns: &[f32]| columns.iter().all(|v| v.is_finite());
+                assert!(finite(state) && finite(&out[..BLOCK]) && finite(&out[2 * BLOCK..]), "{tier} {format}");
+                assert!(out[BLOCK..2 * BLOCK].iter().all(|v| v.is_nan()), "{tier} {format}");
+                let mut keys = stored(format, &mut random);
+                keys.poison(0, 7);
+                assert!(keys.attend(integers, &x, &[20])[0].0[1].is_nan(), "{tier} {format}");
+                let mut x = x.clone();
+                x[3] = f32::INFINITY;
+                assert!(values.attend(integers, &x, &[20])[0].0[1].is_nan(), "{tier} {format}");
+            }
+        }
+    }
+}

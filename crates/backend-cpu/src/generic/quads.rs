@@ -313,10 +313,10 @@ fn score<V: Vector, L: Quads, const Q: usize, const P: usize, const NIBBLES: boo
         for quad in 0..QUADS {
             trickle::<V>(ahead, quad, QUADS);
             let mut codes = [L::unsigned(&[0; LINE], 0); P];
-            for p in 0..P {
+            for (p, codes) in codes.iter_mut().enumerate() {
                 let vector = first + p;
                 let line = &keys.codes[(vector / parts * blocks + b) * lines + quad % lines];
-                codes[p] = if NIBBLES {
+                *codes = if NIBBLES {
                     L::nibbles(line, vector % parts, quad >= lines)
                 } else {
                     L::unsigned(line, vector % parts)
@@ -343,9 +343,9 @@ fn score<V: Vector, L: Quads, const Q: usize, const P: usize, const NIBBLES: boo
             }
         }
     }
-    for i in 0..Q {
-        for p in 0..P {
-            let score = L::mul(dots[i][p], L::splat_float(units[i]));
+    for (i, dots) in dots.into_iter().enumerate() {
+        for (p, dot) in dots.into_iter().enumerate() {
+            let score = L::mul(dot, L::splat_float(units[i]));
             L::store(score, &mut scores[i * PAGE_ROWS..(i + 1) * PAGE_ROWS], first + p);
         }
     }
@@ -409,8 +409,8 @@ fn add<V: Vector, L: Quads, const Q: usize, const P: usize, const NIBBLES: bool>
         let (mut block_units, mut lows) = ([0.0; Q], [0.0; Q]);
         for i in 0..Q {
             for half in 0..2 {
-                let [ratios, weights] = [&q.ratios[b], &weights[i]].map(|all| &all.as_chunks().0[half]);
-                words[i][half] = L::round(weights, ratios, false);
+                let (ratios, weights) = (q.ratios[b].as_chunks().0, weights[i].as_chunks().0);
+                words[i][half] = L::round(&weights[half], &ratios[half], false);
             }
             block_units[i] = units[i] * q.tops[b];
             if NIBBLES {
@@ -441,10 +441,10 @@ fn weighted<V: Vector, L: Quads, const Q: usize, const P: usize, const NIBBLES: 
     for quad in 0..quads {
         trickle::<V>(ahead, quad, quads);
         let mut codes = [L::signed(&[0; LINE], 0); P];
-        for p in 0..P {
+        for (p, codes) in codes.iter_mut().enumerate() {
             let vector = first + p;
             let line = (quad * blocks + b) * lines;
-            codes[p] = if NIBBLES {
+            *codes = if NIBBLES {
                 L::nibbles(&values.codes[line], vector % parts, vector >= parts)
             } else {
                 L::signed(&values.codes[line + vector / parts], vector % parts)
@@ -460,9 +460,9 @@ fn weighted<V: Vector, L: Quads, const Q: usize, const P: usize, const NIBBLES: 
     let width = blocks * BLOCK;
     for i in 0..Q {
         let out = &mut out[i * width + b * BLOCK..][..BLOCK];
-        for p in 0..P {
+        for (p, sums) in sums[i].into_iter().enumerate() {
             let before = L::load(out, first + p);
-            let mut sum = L::mul_add(L::floats(sums[i][p]), L::splat_float(units[i]), before);
+            let mut sum = L::mul_add(L::floats(sums), L::splat_float(units[i]), before);
             if NIBBLES {
                 sum = L::add(sum, L::splat_float(lows[i]));
             }

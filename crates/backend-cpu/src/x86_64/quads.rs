@@ -1,11 +1,8 @@
 //! Quads of bytes: see [`crate::generic::quads`].
 //!
-//! | | lanes | product |
-//! |---|---|---|
-//! | AVX2 | 8 | `vpmaddwd` on the even bytes as words, then on the odd ones |
-//! | AVX-VNNI | 8 | `vpdpbusd`, with the high bytes of the integers, then with the low ones |
-//! | AVX-512 | 16 | as AVX2 |
-//! | AVX-512 VNNI | 16 | as AVX-VNNI |
+//! AVX-512 alone has `vpmaddwd` for the even bytes as words, and then for the odd ones; with VNNI `vpdpbusd` takes the
+//! bytes as they are, with the high bytes of the integers, and then with the low ones. Eight lanes of AVX2 were 8% faster
+//! than floats for one row and 15% slower for many, see `lab/cpu`.
 
 use super::avx2::F32x8;
 use crate::generic::Integers;
@@ -55,49 +52,9 @@ fn totals_of_bytes(words: &Words) -> [i32; 2] {
     totals
 }
 
-/// What both forms of one register width share.
+/// What both forms share.
 macro_rules! common {
-    (8) => {
-        const COUNT: usize = 8;
-        type Floats = __m256;
-        #[inline(always)]
-        fn splat(v: i32) -> Self {
-            Self(simd!(_mm256_set1_epi32(v)))
-        }
-        #[inline(always)]
-        fn zero() -> __m256 {
-            simd!(_mm256_setzero_ps())
-        }
-        #[inline(always)]
-        fn splat_float(v: f32) -> __m256 {
-            simd!(_mm256_set1_ps(v))
-        }
-        #[inline(always)]
-        fn halves(scales: &[u8; 128], at: usize) -> __m256 {
-            simd!(_mm256_cvtph_ps(_mm_loadu_si128(scales[at * 16..][..16].as_ptr().cast())))
-        }
-        #[inline(always)]
-        fn mul_add(a: __m256, b: __m256, c: __m256) -> __m256 {
-            simd!(_mm256_fmadd_ps(a, b, c))
-        }
-        #[inline(always)]
-        fn mul(a: __m256, b: __m256) -> __m256 {
-            simd!(_mm256_mul_ps(a, b))
-        }
-        #[inline(always)]
-        fn add(a: __m256, b: __m256) -> __m256 {
-            simd!(_mm256_add_ps(a, b))
-        }
-        #[inline(always)]
-        fn load(from: &[f32], at: usize) -> __m256 {
-            simd!(_mm256_loadu_ps(from[at * 8..][..8].as_ptr()))
-        }
-        #[inline(always)]
-        fn store(v: __m256, to: &mut [f32], at: usize) {
-            simd!(_mm256_storeu_ps(to[at * 8..][..8].as_mut_ptr(), v));
-        }
-    };
-    (16) => {
+    () => {
         const COUNT: usize = 16;
         type Floats = __m512;
         #[inline(always)]
@@ -141,24 +98,7 @@ macro_rules! common {
 
 /// What the roundings of both forms share.
 macro_rules! helpers {
-    ($name:ident, 8) => {
-        impl $name {
-            #[inline(always)]
-            fn nearest(v: __m256) -> Self {
-                Self(simd!(_mm256_cvtps_epi32(v)))
-            }
-            /// The same bytes in each quarter.
-            #[inline(always)]
-            fn quarters(bytes: &[i8; 16]) -> Self {
-                Self(simd!(_mm256_broadcastsi128_si256(_mm_loadu_si128(bytes.as_ptr().cast()))))
-            }
-            #[inline(always)]
-            fn put(self, words: &mut Words, at: usize) {
-                simd!(_mm256_storeu_si256(words[at * 8..][..8].as_mut_ptr().cast(), self.0));
-            }
-        }
-    };
-    ($name:ident, 16) => {
+    ($name:ident) => {
         impl $name {
             #[inline(always)]
             fn nearest(v: __m512) -> Self {
@@ -177,166 +117,139 @@ macro_rules! helpers {
     };
 }
 
-/// Words: even bytes, then odd ones.
-macro_rules! by_words {
-    ($(#[$doc:meta])* $name:ident, $count:tt, $register:ident, $load:ident, $and:ident, $set:ident, $set32:ident,
-     $left:ident, $right:ident, $logical:ident, $madd:ident, $add:ident, $cvt:ident, $shuffle:ident) => {
-        $(#[$doc])*
-        #[derive(Clone, Copy)]
-        pub(super) struct $name($register);
+/// AVX-512 with BW: the even bytes as words, then the odd ones.
+#[derive(Clone, Copy)]
+pub(super) struct Words16(__m512i);
 
-        helpers!($name, $count);
+helpers!(Words16);
 
-        impl Quads for $name {
-            common!($count);
-            type Codes = [$register; 2];
-            #[inline(always)]
-            fn round(a: &[f32; BLOCK], b: &[f32; BLOCK], _signed: bool) -> Words {
-                let mut words = [0; BLOCK];
-                for i in 0..BLOCK / Self::COUNT {
-                    let ints = Self::nearest(Self::mul(Self::load(a, i), Self::load(b, i)));
-                    Self(simd!($shuffle(ints.0, Self::quarters(&WORDS).0))).put(&mut words, i);
-                }
-                words
-            }
-            #[inline(always)]
-            fn totals(words: &Words) -> [i32; 2] {
-                totals_of_words(words)
-            }
-            #[inline(always)]
-            fn total([even, odd]: [i32; 2]) -> i32 {
-                even + odd
-            }
-            #[inline(always)]
-            fn unsigned(line: &[u8; LINE], part: usize) -> Self::Codes {
-                let v = simd!($load(line[part * 4 * Self::COUNT..][..4 * Self::COUNT].as_ptr().cast()));
-                [simd!($and(v, $set(255))), simd!($logical::<8>(v))]
-            }
-            #[inline(always)]
-            fn signed(line: &[u8; LINE], part: usize) -> Self::Codes {
-                let v = simd!($load(line[part * 4 * Self::COUNT..][..4 * Self::COUNT].as_ptr().cast()));
-                [simd!($right::<8>($left::<8>(v))), simd!($right::<8>(v))]
-            }
-            #[inline(always)]
-            fn nibbles(line: &[u8; LINE], part: usize, high: bool) -> Self::Codes {
-                let v = simd!($load(line[part * 4 * Self::COUNT..][..4 * Self::COUNT].as_ptr().cast()));
-                if high {
-                    [simd!($and($logical::<4>(v), $set(15))), simd!($logical::<12>(v))]
-                } else {
-                    [simd!($and(v, $set(15))), simd!($and($logical::<8>(v), $set(15)))]
-                }
-            }
-            #[inline(always)]
-            fn keys(sums: &mut [Self; 2], codes: Self::Codes, quad: &[u32; QUAD]) {
-                let even = simd!($madd(codes[0], $set32(quad[0] as i32)));
-                let odd = simd!($madd(codes[1], $set32(quad[1] as i32)));
-                // One sum of both leaves registers for other queries.
-                sums[0].0 = simd!($add(sums[0].0, $add(even, odd)));
-            }
-            #[inline(always)]
-            fn values(sums: &mut [Self; 2], codes: Self::Codes, quad: &[u32; QUAD]) {
-                Self::keys(sums, codes, quad);
-            }
-            #[inline(always)]
-            fn floats([even, odd]: [Self; 2]) -> Self::Floats {
-                simd!($cvt($add(even.0, odd.0)))
-            }
+impl Quads for Words16 {
+    common!();
+    type Codes = [__m512i; 2];
+    #[inline(always)]
+    fn round(a: &[f32; BLOCK], b: &[f32; BLOCK], _signed: bool) -> Words {
+        let mut words = [0; BLOCK];
+        for i in 0..BLOCK / Self::COUNT {
+            let ints = Self::nearest(Self::mul(Self::load(a, i), Self::load(b, i)));
+            Self(simd!(_mm512_shuffle_epi8(ints.0, Self::quarters(&WORDS).0))).put(&mut words, i);
         }
-    };
+        words
+    }
+    #[inline(always)]
+    fn totals(words: &Words) -> [i32; 2] {
+        totals_of_words(words)
+    }
+    #[inline(always)]
+    fn total([even, odd]: [i32; 2]) -> i32 {
+        even + odd
+    }
+    #[inline(always)]
+    fn unsigned(line: &[u8; LINE], part: usize) -> Self::Codes {
+        let v = simd!(_mm512_loadu_si512(line[part * 4 * Self::COUNT..][..4 * Self::COUNT].as_ptr().cast()));
+        [simd!(_mm512_and_si512(v, _mm512_set1_epi16(255))), simd!(_mm512_srli_epi16::<8>(v))]
+    }
+    #[inline(always)]
+    fn signed(line: &[u8; LINE], part: usize) -> Self::Codes {
+        let v = simd!(_mm512_loadu_si512(line[part * 4 * Self::COUNT..][..4 * Self::COUNT].as_ptr().cast()));
+        [simd!(_mm512_srai_epi16::<8>(_mm512_slli_epi16::<8>(v))), simd!(_mm512_srai_epi16::<8>(v))]
+    }
+    #[inline(always)]
+    fn nibbles(line: &[u8; LINE], part: usize, high: bool) -> Self::Codes {
+        let v = simd!(_mm512_loadu_si512(line[part * 4 * Self::COUNT..][..4 * Self::COUNT].as_ptr().cast()));
+        if high {
+            [
+                simd!(_mm512_and_si512(_mm512_srli_epi16::<4>(v), _mm512_set1_epi16(15))),
+                simd!(_mm512_srli_epi16::<12>(v)),
+            ]
+        } else {
+            [
+                simd!(_mm512_and_si512(v, _mm512_set1_epi16(15))),
+                simd!(_mm512_and_si512(_mm512_srli_epi16::<8>(v), _mm512_set1_epi16(15))),
+            ]
+        }
+    }
+    #[inline(always)]
+    fn keys(sums: &mut [Self; 2], codes: Self::Codes, quad: &[u32; QUAD]) {
+        let even = simd!(_mm512_madd_epi16(codes[0], _mm512_set1_epi32(quad[0] as i32)));
+        let odd = simd!(_mm512_madd_epi16(codes[1], _mm512_set1_epi32(quad[1] as i32)));
+        // One sum of both leaves registers for other queries.
+        sums[0].0 = simd!(_mm512_add_epi32(sums[0].0, _mm512_add_epi32(even, odd)));
+    }
+    #[inline(always)]
+    fn values(sums: &mut [Self; 2], codes: Self::Codes, quad: &[u32; QUAD]) {
+        Self::keys(sums, codes, quad);
+    }
+    #[inline(always)]
+    fn floats([even, odd]: [Self; 2]) -> Self::Floats {
+        simd!(_mm512_cvtepi32_ps(_mm512_add_epi32(even.0, odd.0)))
+    }
 }
 
-/// Bytes as they are; high bytes of the integers, then low ones.
-macro_rules! by_bytes {
-    ($(#[$doc:meta])* $name:ident, $count:tt, $register:ident, $load:ident, $and:ident, $set:ident, $set32:ident,
-     $left:ident, $logical:ident, $dot:ident, $add:ident, $cvt:ident, $shuffle:ident, $xor:ident, $set64:ident) => {
-        $(#[$doc])*
-        #[derive(Clone, Copy)]
-        pub(super) struct $name($register);
+/// AVX-512 VNNI: the high bytes of the integers, then the low ones.
+#[derive(Clone, Copy)]
+pub(super) struct Bytes16(__m512i);
 
-        helpers!($name, $count);
+helpers!(Bytes16);
 
-        impl Quads for $name {
-            common!($count);
-            type Codes = $register;
-            #[inline(always)]
-            fn round(a: &[f32; BLOCK], b: &[f32; BLOCK], signed: bool) -> Words {
-                let mut words = [0; BLOCK];
-                for i in 0..BLOCK / Self::COUNT {
-                    let mut ints = Self::nearest(Self::mul(Self::load(a, i), Self::load(b, i)));
-                    // `v = 256 high + low` with signed bytes: `high` is the upper byte of `v + 128`, whose lower one is
-                    // `low` with its highest bit the other way round.
-                    if signed {
-                        ints = Self(simd!($add(ints.0, $set32(128))));
-                    }
-                    ints = Self(simd!($shuffle(ints.0, Self::quarters(&BYTES).0)));
-                    if signed {
-                        ints = Self(simd!($xor(ints.0, $set64(0x8080_8080_u64.cast_signed() << 32))));
-                    }
-                    ints.put(&mut words, i);
-                }
-                words
+impl Quads for Bytes16 {
+    common!();
+    type Codes = __m512i;
+    #[inline(always)]
+    fn round(a: &[f32; BLOCK], b: &[f32; BLOCK], signed: bool) -> Words {
+        let mut words = [0; BLOCK];
+        for i in 0..BLOCK / Self::COUNT {
+            let mut ints = Self::nearest(Self::mul(Self::load(a, i), Self::load(b, i)));
+            // `v = 256 high + low` with signed bytes: `high` is the upper byte of `v + 128`, whose lower one is
+            // `low` with its highest bit the other way round.
+            if signed {
+                ints = Self(simd!(_mm512_add_epi32(ints.0, _mm512_set1_epi32(128))));
             }
-            #[inline(always)]
-            fn totals(words: &Words) -> [i32; 2] {
-                totals_of_bytes(words)
+            ints = Self(simd!(_mm512_shuffle_epi8(ints.0, Self::quarters(&BYTES).0)));
+            if signed {
+                ints = Self(simd!(_mm512_xor_si512(ints.0, _mm512_set1_epi64(0x8080_8080_u64.cast_signed() << 32))));
             }
-            #[inline(always)]
-            fn total([high, low]: [i32; 2]) -> i32 {
-                256 * high + low
-            }
-            #[inline(always)]
-            fn unsigned(line: &[u8; LINE], part: usize) -> Self::Codes {
-                simd!($load(line[part * 4 * Self::COUNT..][..4 * Self::COUNT].as_ptr().cast()))
-            }
-            #[inline(always)]
-            fn signed(line: &[u8; LINE], part: usize) -> Self::Codes {
-                Self::unsigned(line, part)
-            }
-            #[inline(always)]
-            fn nibbles(line: &[u8; LINE], part: usize, high: bool) -> Self::Codes {
-                let v = Self::unsigned(line, part);
-                simd!($and(if high { $logical::<4>(v) } else { v }, $set(15)))
-            }
-            #[inline(always)]
-            fn keys(sums: &mut [Self; 2], codes: Self::Codes, quad: &[u32; QUAD]) {
-                for i in 0..2 {
-                    sums[i].0 = simd!($dot(sums[i].0, codes, $set32(quad[i] as i32)));
-                }
-            }
-            #[inline(always)]
-            fn values(sums: &mut [Self; 2], codes: Self::Codes, quad: &[u32; QUAD]) {
-                for i in 0..2 {
-                    sums[i].0 = simd!($dot(sums[i].0, $set32(quad[i] as i32), codes));
-                }
-            }
-            #[inline(always)]
-            fn floats([high, low]: [Self; 2]) -> Self::Floats {
-                simd!($cvt($add($left::<8>(high.0), low.0)))
-            }
+            ints.put(&mut words, i);
         }
-    };
+        words
+    }
+    #[inline(always)]
+    fn totals(words: &Words) -> [i32; 2] {
+        totals_of_bytes(words)
+    }
+    #[inline(always)]
+    fn total([high, low]: [i32; 2]) -> i32 {
+        256 * high + low
+    }
+    #[inline(always)]
+    fn unsigned(line: &[u8; LINE], part: usize) -> Self::Codes {
+        simd!(_mm512_loadu_si512(line[part * 4 * Self::COUNT..][..4 * Self::COUNT].as_ptr().cast()))
+    }
+    #[inline(always)]
+    fn signed(line: &[u8; LINE], part: usize) -> Self::Codes {
+        Self::unsigned(line, part)
+    }
+    #[inline(always)]
+    fn nibbles(line: &[u8; LINE], part: usize, high: bool) -> Self::Codes {
+        let v = Self::unsigned(line, part);
+        simd!(_mm512_and_si512(if high { _mm512_srli_epi16::<4>(v) } else { v }, _mm512_set1_epi8(15)))
+    }
+    #[inline(always)]
+    fn keys(sums: &mut [Self; 2], codes: Self::Codes, quad: &[u32; QUAD]) {
+        for i in 0..2 {
+            sums[i].0 = simd!(_mm512_dpbusd_epi32(sums[i].0, codes, _mm512_set1_epi32(quad[i] as i32)));
+        }
+    }
+    #[inline(always)]
+    fn values(sums: &mut [Self; 2], codes: Self::Codes, quad: &[u32; QUAD]) {
+        for i in 0..2 {
+            sums[i].0 = simd!(_mm512_dpbusd_epi32(sums[i].0, _mm512_set1_epi32(quad[i] as i32), codes));
+        }
+    }
+    #[inline(always)]
+    fn floats([high, low]: [Self; 2]) -> Self::Floats {
+        simd!(_mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_slli_epi32::<8>(high.0), low.0)))
+    }
 }
-
-by_words!(
-    /// AVX2.
-    Words8, 8, __m256i, _mm256_loadu_si256, _mm256_and_si256, _mm256_set1_epi16, _mm256_set1_epi32,
-    _mm256_slli_epi16, _mm256_srai_epi16, _mm256_srli_epi16, _mm256_madd_epi16, _mm256_add_epi32, _mm256_cvtepi32_ps, _mm256_shuffle_epi8
-);
-by_words!(
-    /// AVX-512 with BW.
-    Words16, 16, __m512i, _mm512_loadu_si512, _mm512_and_si512, _mm512_set1_epi16, _mm512_set1_epi32,
-    _mm512_slli_epi16, _mm512_srai_epi16, _mm512_srli_epi16, _mm512_madd_epi16, _mm512_add_epi32, _mm512_cvtepi32_ps, _mm512_shuffle_epi8
-);
-by_bytes!(
-    /// AVX-VNNI.
-    Bytes8, 8, __m256i, _mm256_loadu_si256, _mm256_and_si256, _mm256_set1_epi8, _mm256_set1_epi32,
-    _mm256_slli_epi32, _mm256_srli_epi16, _mm256_dpbusd_avx_epi32, _mm256_add_epi32, _mm256_cvtepi32_ps, _mm256_shuffle_epi8, _mm256_xor_si256, _mm256_set1_epi64x
-);
-by_bytes!(
-    /// AVX-512 VNNI.
-    Bytes16, 16, __m512i, _mm512_loadu_si512, _mm512_and_si512, _mm512_set1_epi8, _mm512_set1_epi32,
-    _mm512_slli_epi32, _mm512_srli_epi16, _mm512_dpbusd_epi32, _mm512_add_epi32, _mm512_cvtepi32_ps, _mm512_shuffle_epi8, _mm512_xor_si512, _mm512_set1_epi64
-);
 
 /// The loops over one of these types, `P` vectors at a time, compiled with some target features. Reach it only with a
 /// proof that the machine has them.
@@ -359,8 +272,6 @@ macro_rules! integers {
     }};
 }
 
-pub(super) static PLAIN: Integers = integers!(Words8, 1, "avx2,fma,f16c");
-pub(super) static VEX: Integers = integers!(Bytes8, 1, "avx2,fma,f16c,avxvnni");
 pub(super) static WIDE: Integers = integers!(Words16, 2, "avx2,fma,f16c,avx512f,avx512bw,avx512vl");
 pub(super) static EVEX: Integers = integers!(Bytes16, 2, "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512vnni");
 

@@ -237,6 +237,12 @@ unsafe impl Plain for u8 {}
 unsafe impl Plain for usize {}
 // SAFETY: two numbers without padding.
 unsafe impl Plain for [f32; 2] {}
+// SAFETY: two numbers without padding.
+unsafe impl Plain for [i32; 2] {}
+// SAFETY: numbers without padding.
+unsafe impl Plain for crate::generic::quads::Words {}
+// SAFETY: numbers without padding.
+unsafe impl Plain for crate::generic::quads::Tokens {}
 
 /// Cuts aligned slices off a byte buffer.
 pub(crate) struct Carve<'a> {

@@ -123,7 +123,7 @@ impl Prepared {
             let (s, w) = match op {
                 Op::Linear { weight, activations, epilogue, out, .. } => {
                     let gated = *epilogue == Epilogue::SwiGlu;
-                    linear::scratch(kernels, self.program.max_rows(*out), weight, *activations, gated)?
+                    linear::scratch(kernels, self.program.max_rows(*out), weight, *activations, (gated, threads))?
                 }
                 Op::Attention { q, k, .. } => attention::scratch(rows, self.program.bucket.context, *q, *k),
                 Op::GatedDelta { k, .. } => recurrent::delta_scratch(rows, *k),

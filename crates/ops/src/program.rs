@@ -144,7 +144,8 @@ pub enum Op {
     /// Rotary embedding of every block at the row's position.
     Rope { x: View, table: Arc<RopeTable>, out: Tensor },
     /// Appends `k` and `v` to the sequence's pages of this KV layer, then causal softmax attention of `q` over them:
-    /// `out = softmax(scale q k^T) v`. Query head h reads key head `h / (q.heads / k.heads)`.
+    /// `out = softmax(scale q k^T) v`. Query head h reads key head `h / (q.heads / k.heads)`. Over pages of integers a
+    /// device may round queries, and weights times scales, to 16 bits of the largest: half a step is `2^-16` of it.
     Attention { q: View, k: View, v: View, layer: usize, scale: f32, out: Tensor },
     /// Depthwise causal convolution over the sequence, then SiLU: `y[t] = silu(sum_j w[c][j] x[t - kernel + 1 + j])`.
     /// `weight` is `(channels, kernel)`. The window of raw inputs lives in the state slot.

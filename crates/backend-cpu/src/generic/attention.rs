@@ -9,24 +9,25 @@
 //! sums over the dimension and an output one sum over the rows, so a query's bits do not depend on its neighbours.
 
 use super::kv::{self, BLOCK, F16, F32, Q4, Q8, Stored, WIDE};
+use super::quads::{Tokens, Words};
 use super::vector::{LANES, Vector};
 use onebit_ops::{KvFormat, PAGE_ROWS};
 use std::ops::Range;
 
 /// Most queries that share a loaded key: with two keys a pass their sums fill twelve of sixteen registers.
-const GROUP: usize = 6;
+pub(super) const GROUP: usize = 6;
 
 /// Keys of a pass are a divisor of this.
 const KEYS: usize = 8;
 
 /// Bytes of a cache line.
-const LINE: usize = 64;
+pub(crate) const LINE: usize = 64;
 
 /// One head of one page.
 pub(crate) struct Page<'a> {
     pub format: KvFormat,
     pub dim: usize,
-    /// `PAGE_ROWS` stored head vectors.
+    /// `PAGE_ROWS` stored head vectors, one after another or as [`super::quads`] says.
     pub keys: &'a [u8],
     pub values: &'a [u8],
     /// Nobody has fetched the keys ahead.
@@ -49,6 +50,16 @@ pub(crate) struct Queries<'a> {
     pub scores: &'a mut [f32],
     /// `PAGE_ROWS` widened head vectors.
     pub wide: &'a mut [u8],
+    /// For [`super::quads`], otherwise empty: integers and the halves of their sums, `[query][block]`, and each query's
+    /// step.
+    pub words: &'a mut [Words],
+    pub totals: &'a mut [[i32; 2]],
+    pub units: &'a mut [f32],
+    /// For [`super::quads`], of each block of a page's values: scales over the largest one, that one over the largest
+    /// integer, and minima.
+    pub ratios: &'a mut [Tokens],
+    pub tops: &'a mut [f32],
+    pub minima: &'a mut [Tokens],
 }
 
 /// The dimension in whole blocks.
@@ -97,7 +108,7 @@ fn attend_widened<V: Vector>(page: &Page<'_>, q: &mut Queries<'_>) {
     q.wide = wide;
 }
 
-fn most(seen: &[usize]) -> usize {
+pub(super) fn most(seen: &[usize]) -> usize {
     seen.iter().copied().max().unwrap_or(0)
 }
 
@@ -111,7 +122,7 @@ fn widen<V: Vector>(page: &Page<'_>, stored: &[u8], rows: usize, wide: &mut [u8]
 
 /// Asks for part `i` of `n` of these bytes.
 #[inline(always)]
-fn prefetch<V: Vector>(bytes: &[u8], i: usize, n: usize) {
+pub(super) fn prefetch<V: Vector>(bytes: &[u8], i: usize, n: usize) {
     let lines = bytes.len().div_ceil(LINE);
     for line in lines * i / n..lines * (i + 1) / n {
         V::prefetch(bytes.as_ptr().wrapping_add(line * LINE));
@@ -203,7 +214,7 @@ fn dots<V: Vector, S: Stored<N>, const N: usize, const Q: usize, const K: usize>
 
 /// Turns scores into weights, and what earlier pages left behind to the new maximum.
 #[inline(always)]
-fn soften<V: Vector>(q: &mut Queries<'_>) {
+pub(super) fn soften<V: Vector>(q: &mut Queries<'_>) {
     let width = q.queries.len() / q.seen.len();
     for (i, seen) in q.seen.iter().enumerate() {
         if *seen == 0 {

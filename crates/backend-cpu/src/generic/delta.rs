@@ -10,7 +10,7 @@
 //!
 //! S' is written by the next token's pass, just before it reads it.
 
-use super::rows::{dot, prefetch};
+use super::rows::{dot, fetch};
 use super::vector::{LANES, Vector};
 
 /// Columns of a slab.
@@ -70,7 +70,7 @@ struct Update<'a, V> {
 pub(crate) fn delta_head<V: Vector>(head: &mut Head<'_>) {
     let (keys, values) = (head.key_dim, head.value_dim);
     if head.cold {
-        prefetch::<V>(head.state);
+        fetch::<V>(head.state);
     }
     let mut start = 0;
     while start < values {
@@ -79,7 +79,7 @@ pub(crate) fn delta_head<V: Vector>(head: &mut Head<'_>) {
         for (i, (to, from)) in slab.iter_mut().zip(head.state.chunks_exact(values)).enumerate() {
             // As much of the next state as this is of this one, in the order of memory.
             if let Some(next) = head.next.get(start * keys + i * SLAB..).filter(|next| !next.is_empty()) {
-                prefetch::<V>(&next[..next.len().min(SLAB)]);
+                fetch::<V>(&next[..next.len().min(SLAB)]);
             }
             *to = columns(&from[start..]);
         }
@@ -93,10 +93,10 @@ pub(crate) fn delta_head<V: Vector>(head: &mut Head<'_>) {
             }
             // Rows of values and outputs lie far apart.
             if let Some(later) = head.tokens.get(t + AHEAD) {
-                prefetch::<V>(&later.value[start..start + width]);
+                fetch::<V>(&later.value[start..start + width]);
             }
             if let Some(later) = head.outs.get(next_out + AHEAD) {
-                prefetch::<V>(&later[start..start + width]);
+                fetch::<V>(&later[start..start + width]);
             }
             let value = columns(&token.value[start..]);
             let (u, w) = match (last.key.is_empty(), token.query.is_empty()) {

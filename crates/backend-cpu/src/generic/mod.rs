@@ -4,6 +4,7 @@ pub(crate) mod attention;
 pub(crate) mod delta;
 pub(crate) mod kv;
 pub(crate) mod packed;
+pub(crate) mod quads;
 pub(crate) mod rows;
 pub(crate) mod softmax;
 pub(crate) mod unpack;
@@ -45,11 +46,22 @@ pub(crate) struct Many {
     pub operand: Operand,
 }
 
+/// Attention in integers over pages that lie as [`quads`] says.
+pub(crate) struct Integers {
+    /// Fills in the integers of some queries.
+    pub round_queries: fn(queries: &mut attention::Queries<'_>),
+    /// As `attend_page`.
+    pub attend_page: fn(page: &attention::Page<'_>, queries: &mut attention::Queries<'_>),
+}
+
 /// Hands the list of generic loops to the macro `$then`, after `$extra`. One line here and the loop itself make a
 /// kernel of every tier.
 macro_rules! kernel_list {
     ($then:ident, $($extra:tt)*) => {
         $then! { [$($extra)*]
+            /// Asks for all of these values at once: what another thread wrote is far away, and work between the loads
+            /// would let few of them be on their way.
+            fetch(x: &[f32]) = rows;
             /// `out = x * rsqrt(mean(x^2) + eps) * gain`, of the columns from `first` on that `out` has room for.
             rms_norm(x: &[f32], gain: &[f32], eps: f32, first: usize, out: &mut [f32]) = rows;
             /// `out = x * rsqrt(sum(x^2) + eps) * factor`.
@@ -99,6 +111,8 @@ macro_rules! declare {
             pub operand: Operand,
             /// The same of many activation rows, where they are multiplied in another way.
             pub many: Option<Many>,
+            /// Attention over pages of blocks, where integers are faster; the pages that [`quads::fits`] lie for it then.
+            pub integers: Option<&'static Integers>,
             /// The packed matmul over integer activations, otherwise as `float_blocks`.
             pub int_blocks: fn(segment: &Segment, blocks: Range<usize>, x: &IntRows<'_>, acc: &mut [f32]),
             $($(#[$doc])* pub $name: fn($($arg: $type),*),)*
@@ -110,6 +124,7 @@ macro_rules! declare {
             bits2_order: &PLAIN_ORDER,
             operand: Operand { bytes: 0, unit: None, build: |_, _| {} },
             many: None,
+            integers: None,
             int_blocks: packed::int_blocks::<vector::Array>,
             $($name: $module::$name::<vector::Array>,)*
         };

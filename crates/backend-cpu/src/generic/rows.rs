@@ -35,7 +35,7 @@ pub(crate) fn padded<V: Vector>(x: &[f32]) -> V {
 
 /// Asks for all of these values at once.
 #[inline(always)]
-pub(crate) fn prefetch<V: Vector>(x: &[f32]) {
+pub(crate) fn fetch<V: Vector>(x: &[f32]) {
     for line in x.chunks(16) {
         V::prefetch(line.as_ptr().cast());
     }
@@ -197,7 +197,7 @@ fn conv<V: Vector, const K: usize>(history: &[&[f32]], taps: &[&[f32]], cold: bo
     }
     if cold {
         for row in history.iter().chain(taps) {
-            prefetch::<V>(&row[..n.min(AHEAD * LANES)]);
+            fetch::<V>(&row[..n.min(AHEAD * LANES)]);
         }
     }
     for (i, o) in ov.iter_mut().enumerate() {

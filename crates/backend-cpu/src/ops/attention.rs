@@ -5,8 +5,10 @@
 
 use super::{Frame, Input, Output, PerWorker};
 use crate::cache::{page_head, page_head_bytes};
-use crate::generic::Kernels;
 use crate::generic::attention::{Page, Queries, padded};
+use crate::generic::kv::BLOCK;
+use crate::generic::quads::{self, Tokens, Words};
+use crate::generic::{Integers, Kernels};
 use crate::memory::{Carve, Disjoint, carved_bytes};
 use onebit_ops::{KvSpec, PAGE_ROWS, Segment, Tensor, View};
 use std::ops::Range;
@@ -50,7 +52,12 @@ pub(crate) fn scratch(rows: usize, context: usize, q: View, k: View) -> (usize, 
         + carved_bytes::<f32>(queries * padded(q.dim))
         + carved_bytes::<f32>(queries * PAGE_ROWS)
         + carved_bytes::<u8>(PAGE_ROWS * padded(q.dim) * size_of::<f32>())
-        + carved_bytes::<usize>(queries);
+        + carved_bytes::<usize>(queries)
+        + carved_bytes::<Words>(queries * padded(q.dim) / BLOCK)
+        + carved_bytes::<[i32; 2]>(queries * padded(q.dim) / BLOCK)
+        + carved_bytes::<f32>(queries)
+        + 2 * carved_bytes::<Tokens>(padded(q.dim) / BLOCK)
+        + carved_bytes::<f32>(padded(q.dim) / BLOCK);
     let parts = k.heads * stretches(context);
     (parts * outputs, worker)
 }
@@ -60,6 +67,8 @@ struct Step<'a> {
     op: Attention,
     spec: KvSpec,
     kernels: &'static Kernels,
+    /// Pages lie for these loops.
+    integers: Option<&'static Integers>,
     kv: Disjoint<'a, u8>,
     inputs: [Input<'a>; 3],
     out: Output<'a>,
@@ -127,6 +136,7 @@ pub(crate) fn run(frame: &mut Frame<'_>, op: Attention) {
         op,
         spec: frame.cache.spec.kv,
         kernels: exec.kernels,
+        integers: exec.kernels.integers.filter(|_| quads::fits(frame.cache.spec.kv.format, frame.cache.spec.kv.dim)),
         inputs: [op.q, op.k, op.v].map(|view| frame.read(view)),
         out: frame.write(op.out),
         kv: Disjoint::new(frame.cache.kv.bytes_mut()),
@@ -214,15 +224,24 @@ impl Step<'_> {
 
     /// Stores keys and values of tokens of this step.
     fn append(&self, segment: &Segment, head: usize, tokens: Range<usize>) {
-        let bytes = self.spec.format.head_bytes(self.spec.dim);
+        let (format, dim) = (self.spec.format, self.spec.dim);
+        let bytes = format.head_bytes(dim);
         for token in tokens {
             let row = segment.rows.start + token - segment.past;
             for (which, input) in self.inputs[1..].iter().enumerate() {
                 let page = self.stored(which, segment.pages[token / PAGE_ROWS], head);
-                let start = page.start + token % PAGE_ROWS * bytes;
-                // SAFETY: only the task of this head, and of this stretch if tasks append, touches these rows.
-                let to = unsafe { self.kv.piece(start..start + bytes) };
-                (self.kernels.kv_store)(self.spec.format, input.head(row, head), to);
+                // SAFETY: only the task of this head, and of this stretch if tasks append, touches this head of the page.
+                let page = unsafe { self.kv.piece(page) };
+                let (at, x) = (token % PAGE_ROWS, input.head(row, head));
+                if self.integers.is_none() {
+                    (self.kernels.kv_store)(format, x, &mut page[at * bytes..(at + 1) * bytes]);
+                    continue;
+                }
+                let mut block = [0; quads::MOST_BYTES];
+                for (b, x) in x.chunks_exact(BLOCK).enumerate() {
+                    (self.kernels.kv_store)(format, x, &mut block[..format.head_bytes(BLOCK)]);
+                    quads::place(format, dim, which == 1, &block, page, (at, b));
+                }
             }
         }
     }
@@ -230,13 +249,20 @@ impl Step<'_> {
     /// Scaled queries, and their scratch memory.
     fn queries<'b>(&self, rows: &Rows<'_>, carve: &mut Carve<'b>, sums: Sums<'b>) -> Queries<'b> {
         let (count, dim) = (rows.rows.len() * self.share, self.spec.dim);
-        let queries = Queries {
+        let (integers, blocks) = (if self.integers.is_some() { count } else { 0 }, self.width / BLOCK);
+        let mut queries = Queries {
             queries: carve.take(count * self.width),
             seen: carve.take(count),
             scores: carve.take(count * PAGE_ROWS),
             wide: carve.take(PAGE_ROWS * self.width * size_of::<f32>()),
             state: sums.state,
             out: sums.out,
+            words: carve.take(integers * blocks),
+            totals: carve.take(integers * blocks),
+            units: carve.take(integers),
+            ratios: carve.take(integers.min(1) * blocks),
+            tops: carve.take(integers.min(1) * blocks),
+            minima: carve.take(integers.min(1) * blocks),
         };
         for (i, query) in queries.queries.chunks_exact_mut(self.width).enumerate() {
             let row = rows.segment.rows.start + rows.rows.start + i / self.share;
@@ -245,6 +271,9 @@ impl Step<'_> {
                 *to = from * self.op.scale;
             }
             query[dim..].fill(0.0);
+        }
+        if let Some(integers) = self.integers {
+            (integers.round_queries)(&mut queries);
         }
         queries
     }
@@ -274,7 +303,7 @@ impl Step<'_> {
                 cold: p == 0,
                 next: pages.get(p + 1).map_or(&[], |next| stored(0, *next)),
             };
-            (self.kernels.attend_page)(&page, queries);
+            self.integers.map_or(self.kernels.attend_page, |i| i.attend_page)(&page, queries);
         }
     }
 

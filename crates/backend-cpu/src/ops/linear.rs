@@ -24,10 +24,19 @@ fn tile_rows(kernels: &Kernels, packed: &Packed, rows: usize, cols: usize) -> us
     (TILE_TABLES / row.max(1) / 8 * 8).clamp(TILE[1], TILE[0])
 }
 
-/// Few activation rows whose tables lie in one piece. Each thread builds them for itself: they are larger than what they
-/// are built from by far, and half of them would come out of another core's cache.
-fn builds_own(operand: &Operand, rows: usize) -> bool {
-    rows <= FEW && operand.unit.is_none() && operand.bytes > 0
+/// Bytes of tables that all threads together may have of their own.
+const OWN_TABLES: usize = 32 << 20;
+
+/// Blocks for each thread from which on a table costs little to build beside what it is looked up for: as much as two or
+/// three of them.
+const OWN_BLOCKS: usize = 32;
+
+/// Whether each thread builds the tables for itself. They are larger than what they are built from by far, and half of
+/// them would come out of another core's cache: over and over, where that is no neighbour.
+fn builds_own(operand: &Operand, packed: &Packed, rows: usize, cols: usize, threads: usize) -> bool {
+    let blocks: usize = packed.segments.iter().map(Segment::blocks).sum();
+    let cheap = blocks >= OWN_BLOCKS * threads && threads * rows * operand.row_bytes(cols) <= OWN_TABLES;
+    operand.unit.is_none() && operand.bytes > 0 && (rows <= FEW || cheap)
 }
 
 /// Most blocks that one task computes.
@@ -75,7 +84,7 @@ pub(crate) fn scratch(
     max_rows: usize,
     w: &Weight,
     activations: Activations,
-    gated: bool,
+    (gated, threads): (bool, usize),
 ) -> Result<(usize, usize), OpError> {
     let (packed, cols) = (weight(w)?, w.cols());
     let rows = max_rows.min(tile_rows(kernels, packed, max_rows, cols));
@@ -90,7 +99,8 @@ pub(crate) fn scratch(
         shared += carved_bytes::<f32>(rows * w.rows());
     }
     // A step may have fewer rows.
-    let tables = rows.min(FEW) * kernels.operand.row_bytes(cols);
+    let own = |rows: &usize| builds_own(&kernels.operand, packed, *rows, cols, threads);
+    let tables = (1..=rows).rev().find(own).unwrap_or(0) * kernels.operand.row_bytes(cols);
     Ok((shared, carved_bytes::<f32>(RANGE * rows * BLOCK) + carved_bytes::<u8>(tables)))
 }
 
@@ -162,10 +172,14 @@ struct Ints<'a> {
 }
 
 impl Product<'_> {
+    fn builds_own(&self, operand: &Operand, rows: usize) -> bool {
+        builds_own(operand, self.packed, rows, self.cols, self.exec.pool.threads())
+    }
+
     /// Bytes of the lookup tables that threads share.
     fn shared_tables(&self, rows: usize) -> usize {
         let (operand, _) = self.exec.kernels.operand(&self.packed.segments, rows);
-        if builds_own(operand, rows) { 0 } else { rows * operand.row_bytes(self.cols) }
+        if self.builds_own(operand, rows) { 0 } else { rows * operand.row_bytes(self.cols) }
     }
 
     fn carve<'s>(&self, rows: usize, carve: &mut Carve<'s>) -> Prepared<'s> {
@@ -208,6 +222,7 @@ impl Product<'_> {
             let (row, sums) =
                 unsafe { (floats.part(m, start..end), float_sums.part(m, start.div_ceil(32)..end.div_ceil(32))) };
             let x = self.x.row(first + m);
+            (kernels.fetch)(x);
             match self.gain {
                 Some((gain, eps)) => (kernels.rms_norm)(x, gain, eps, start, row),
                 None => row.copy_from_slice(&x[start..end]),
@@ -261,7 +276,7 @@ impl Product<'_> {
         let (kernels, pool) = (self.exec.kernels, self.exec.pool);
         let float_rows = FloatRows { rows: p.rows, values: p.floats, sums: p.float_sums };
         let (operand, many) = kernels.operand(&self.packed.segments, p.rows);
-        let (own_tables, row_tables) = (builds_own(operand, p.rows), operand.row_bytes(self.cols));
+        let (own_tables, row_tables) = (self.builds_own(operand, p.rows), operand.row_bytes(self.cols));
         let built: Vec<AtomicBool> = (0..pool.threads()).map(|_| AtomicBool::new(false)).collect();
         let range = task_blocks(self.packed, p.rows, pool.threads());
         self.expect_next(p.rows);
@@ -329,7 +344,10 @@ impl Product<'_> {
             let row = unsafe { wide.data.shared(m * self.width..(m + 1) * self.width) };
             // SAFETY: each piece of a row is one task.
             let to = unsafe { out.piece(tile.start + m, columns.clone()) };
-            (self.exec.kernels.swiglu)(&row[columns.clone()], &row[half..][columns], to);
+            let [gate, up] = [&row[columns.clone()], &row[half..][columns]];
+            (self.exec.kernels.fetch)(gate);
+            (self.exec.kernels.fetch)(up);
+            (self.exec.kernels.swiglu)(gate, up, to);
         });
     }
 }

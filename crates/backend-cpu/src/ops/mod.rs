@@ -33,6 +33,11 @@ impl Exec<'_> {
             self.pool.run(tasks, f);
         }
     }
+
+    /// Asks for a row that other threads may have written.
+    pub(crate) fn fetch(&self, x: &Input<'_>, r: usize) {
+        x.pieces(r).for_each(|(_, piece)| (self.kernels.fetch)(piece));
+    }
 }
 
 /// What the ops of one step work with.

@@ -49,6 +49,9 @@ pub(crate) fn conv_silu(
                 *weights = &taps[j * channels..][columns.clone()];
             }
             for (i, row) in rows.clone().enumerate() {
+                if i + 1 < rows.len() {
+                    (exec.kernels.fetch)(new(i + 1));
+                }
                 for (j, history) in history.iter_mut().enumerate().take(kept + 1) {
                     *history = match (i + j).checked_sub(kept) {
                         Some(row) => new(row),
@@ -135,6 +138,8 @@ pub(crate) fn gated_delta(frame: &mut Frame<'_>, op: Delta) -> Result<(), OpErro
         (carve.take::<f32>(rows * key_heads * key_dim), carve.take::<f32>(rows * key_heads * key_dim));
     let tiles = [&mut *queries, &mut *keys].map(|s| Tiles::new(s, key_dim));
     exec.each(rows, 4 * key_heads * key_dim, &|r, _| {
+        exec.fetch(&q, r);
+        exec.fetch(&k, r);
         for h in 0..key_heads {
             // SAFETY: each row is one task.
             let to = tiles.each_ref().map(|t| unsafe { t.piece(r * key_heads + h) });

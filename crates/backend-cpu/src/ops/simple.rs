@@ -37,6 +37,7 @@ fn each_head(frame: &Frame<'_>, x: View, out: Tensor, f: impl Fn(&[f32], &mut [f
     let rows = frame.rows(out);
     let (x, out) = (frame.read(x), frame.write(out));
     frame.exec.each(rows, x.view.cols(), &|r, _| {
+        frame.exec.fetch(&x, r);
         for h in 0..x.view.heads {
             // SAFETY: each row is one task.
             let to = unsafe { out.piece(r, h * x.view.dim..(h + 1) * x.view.dim) };
@@ -49,7 +50,11 @@ fn each_head(frame: &Frame<'_>, x: View, out: Tensor, f: impl Fn(&[f32], &mut [f
 pub(crate) fn zip(frame: &Frame<'_>, a: View, b: View, out: Tensor, f: fn(&[f32], &[f32], &mut [f32])) {
     let rows = frame.rows(out);
     let (a, b, out) = (frame.read(a), frame.read(b), frame.write(out));
-    frame.exec.each(rows, out.cols, &|r, _| zip_row(&a, &b, out, r, f));
+    frame.exec.each(rows, out.cols, &|r, _| {
+        frame.exec.fetch(&a, r);
+        frame.exec.fetch(&b, r);
+        zip_row(&a, &b, out, r, f);
+    });
 }
 
 /// Views may be cut differently; the shorter pieces decide.
@@ -73,6 +78,7 @@ pub(crate) fn rope(frame: &Frame<'_>, x: View, table: &RopeTable, angles: &[f32]
     let rows = frame.rows(out);
     let (x, out) = (frame.read(x), frame.write(out));
     frame.exec.each(rows, x.view.cols(), &|r, _| {
+        frame.exec.fetch(&x, r);
         let (cos, sin) = angles[r * 2 * n..(r + 1) * 2 * n].split_at(n);
         for h in 0..x.view.heads {
             // SAFETY: each row is one task.
@@ -121,6 +127,8 @@ pub(crate) fn gated_norm(frame: &Frame<'_>, x: View, z: View, norm: &Norm, out: 
     let kernels = frame.exec.kernels;
     let (x, z, out) = (frame.read(x), frame.read(z), frame.write(out));
     frame.exec.each(rows, x.view.cols(), &|r, _| {
+        frame.exec.fetch(&x, r);
+        frame.exec.fetch(&z, r);
         for h in 0..x.view.heads {
             // SAFETY: each row is one task.
             let to = unsafe { out.piece(r, h * x.view.dim..(h + 1) * x.view.dim) };

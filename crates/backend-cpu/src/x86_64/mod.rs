@@ -1,12 +1,12 @@
 //! x86-64: what the compiler does not find in the generic loops.
 //!
-//! | tier | packed bits | blocks of 4 and 8 bits |
-//! |---|---|---|
-//! | `avx2` | byte tables (`avx2`) | `vpmaddwd` |
-//! | `avxvnni` | byte tables (`avx2`) | `vpdpwssd`, VEX |
-//! | `avx512` | word tables (`avx512`) | `vpmaddwd` |
-//! | `avx512vnni` | word tables (`avx512`) | `vpdpwssd`, EVEX |
-//! | `avx512amx` | the same for few activation rows, tiles of bytes for more (`amx`) | the same |
+//! | tier | packed bits | blocks of 4 and 8 bits | attention over such blocks |
+//! |---|---|---|---|
+//! | `avx2` | byte tables (`avx2`) | `vpmaddwd` | floats |
+//! | `avxvnni` | byte tables (`avx2`) | `vpdpwssd`, VEX | floats |
+//! | `avx512` | word tables (`avx512`) | `vpmaddwd` | `vpmaddwd` |
+//! | `avx512vnni` | word tables (`avx512`) | `vpdpwssd`, EVEX | `vpdpbusd` |
+//! | `avx512amx` | the same for few activation rows, tiles of bytes for more (`amx`) | the same | the same |
 
 mod amx;
 pub(crate) mod avx2;
@@ -14,6 +14,7 @@ pub(crate) mod avx512;
 mod block;
 #[cfg(all(test, target_os = "linux"))]
 mod guard;
+mod quads;
 
 use crate::generic::packed::{FloatRows, GroupSum};
 use crate::generic::{
@@ -77,9 +78,9 @@ impl Machine {
     }
 }
 
-/// A table of kernels with the bits of one folder and one of the block loops.
+/// A table of kernels with the bits of one folder one of the block loops, and attention in integers.
 macro_rules! tier {
-    ($(#[$doc:meta])* $table:ident, $folder:ident, $block:ident, $features:literal) => {
+    ($(#[$doc:meta])* $table:ident, $folder:ident, $block:ident, $integers:expr, $features:literal) => {
         $(#[$doc])*
         static $table: Kernels = kernel_list!(
             lifted_kernels,
@@ -93,6 +94,7 @@ macro_rules! tier {
                 build: |values, tables| unsafe { $folder::tables::build(values, tables) },
             },
             many: None,
+            integers: $integers,
             int_blocks: |segment, blocks, x, acc| {
                 // SAFETY: whoever holds this table has a proof that the machine has these features.
                 unsafe {
@@ -108,19 +110,19 @@ macro_rules! tier {
 
 tier!(
     /// AVX2 with FMA and F16C: every x86 machine since 2015 or so.
-    AVX2, avx2, plain, "avx2,fma,f16c"
+    AVX2, avx2, plain, None, "avx2,fma,f16c"
 );
 tier!(
     /// Machines with AVX-VNNI and without AVX-512: laptops since 2021.
-    AVX_VNNI, avx2, vex, "avx2,fma,f16c,avxvnni"
+    AVX_VNNI, avx2, vex, None, "avx2,fma,f16c,avxvnni"
 );
 tier!(
     /// AVX-512 with BW and VL: Intel servers since 2017.
-    AVX512, avx512, plain, "avx2,fma,f16c,avx512f,avx512bw,avx512vl"
+    AVX512, avx512, plain, Some(&quads::WIDE), "avx2,fma,f16c,avx512f,avx512bw,avx512vl"
 );
 tier!(
     /// The same with VNNI: Intel servers since 2019, AMD since Zen 4.
-    AVX512_VNNI, avx512, evex, "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512vnni"
+    AVX512_VNNI, avx512, evex, Some(&quads::EVEX), "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512vnni"
 );
 
 /// The same with tiles of bytes: Intel servers since 2023.

@@ -91,12 +91,12 @@ impl Data {
 
     /// Rows `past..` of a sequence of these tokens, keys and values swapped or not.
     fn exact(&self, tokens: &[usize], past: usize, swapped: bool) -> Vec<Vec<Near>> {
-        let Layer { queries, keys, dim, .. } = self.layer;
+        let Layer { queries, keys, dim, format } = self.layer;
         let (k, v) = (self.stored(tokens, swapped), self.stored(tokens, !swapped));
         let head = |at: usize, h: usize| {
             let query = &self.table[tokens[at]][h * dim..(h + 1) * dim];
             let own = h / (queries / keys);
-            attention(query, &k[own][..=at], &v[own][..=at], self.scale)
+            attention(format, query, &k[own][..=at], &v[own][..=at], self.scale)
         };
         (past..tokens.len()).map(|at| (0..queries).flat_map(|h| head(at, h)).collect()).collect()
     }

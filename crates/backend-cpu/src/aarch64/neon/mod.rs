@@ -20,6 +20,7 @@ pub(crate) static KERNELS: Kernels = kernel_list!(
     bits2_order: &PLAIN_ORDER,
     operand: Operand { bytes: tables::BYTES, unit: None, build: tables::build },
     many: None,
+    integers: None,
     int_blocks: |segment, blocks, x, acc| match segment.layout.codes {
         Codes::Bits1 | Codes::Bits2 => bits::int_blocks(segment, blocks, x, acc),
         _ => block::int_blocks(segment, blocks, x, acc),

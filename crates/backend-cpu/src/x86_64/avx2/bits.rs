@@ -20,12 +20,13 @@ use std::ops::Range;
 /// Columns whose lookups add up in bytes: eight quads.
 const STRETCH: usize = 32;
 
-/// Bytes between codes that are looked up and those that are fetched meanwhile.
-const AHEAD: usize = 1024;
+/// Records between codes that are looked up and those that are fetched meanwhile.
+const AHEAD: usize = 2;
 
-/// Bytes of tables that stay in the first-level cache while blocks pass by; more activation rows come back to the same
-/// blocks, which should stay there as well.
-const TABLE_CACHE: [usize; 2] = [16 * 1024, 8 * 1024];
+/// Bytes of tables that stay in a cache while blocks pass by: in the first-level one, where more activation rows come back
+/// to the same blocks, which should stay there as well; or in the second, where one or two leave the memory time, and
+/// long streams count.
+const TABLE_CACHE: [usize; 2] = [256 * 1024, 8 * 1024];
 
 /// Byte of the register whose sum ends in lane `lane` of the 16-bit accumulator `half`: unpacking bytes works within
 /// halves of a register.
@@ -62,14 +63,25 @@ pub(in crate::x86_64) fn int_blocks(segment: &Segment, blocks: Range<usize>, x: 
     acc.fill(0.0);
     let cached = TABLE_CACHE[usize::from(x.rows > 2)];
     let chunk = (cached / (x.rows.min(2) * layout.group / 4 * tables::BYTES)).max(1);
+    let (record, block) = (layout.record_bytes(), layout.block_bytes());
     for first in (0..layout.groups()).step_by(chunk) {
         let groups = first..(first + chunk).min(layout.groups());
         let mut m = 0;
         while m < x.rows {
-            let tile = Tile { layout, groups: groups.clone(), x, first: m };
             let pair = m + 2 <= x.rows;
             let mut b = blocks.start;
             while b < blocks.end {
+                let set = if pair { 2 } else { 4 };
+                let count = groups.len().min(AHEAD);
+                let near = count * record;
+                // The last groups fetch the first ones of the next blocks. What later rows read was fetched for the first ones.
+                let ahead = match (m, blocks.end - b > set && groups.len() == layout.groups()) {
+                    (0, true) => [near, set * block + near - block],
+                    (0, false) => [near; 2],
+                    _ => [0; 2],
+                };
+                let last = groups.end - count;
+                let tile = Tile { layout, groups: groups.clone(), x, first: m, ahead, last };
                 let acc = &mut acc[(b - blocks.start) * stride..];
                 b += match (pair, blocks.end - b) {
                     (true, 1) => tile.add::<1, 2>(segment, b, acc),
@@ -96,10 +108,22 @@ struct Tile<'a> {
     x: &'a IntRows<'a>,
     /// The first of the activation rows.
     first: usize,
+    /// Bytes from codes to those that are fetched meanwhile, and the same from group `last` on; that may lie outside the
+    /// weight.
+    ahead: [usize; 2],
+    last: usize,
 }
 
 /// 16-bit sums of one stream of bits and one activation row: rows in the order of [`byte_of`].
 type Sums = [__m256i; 2];
+
+/// Asks for a line, which may lie outside the weight, for the second level: the first has too few places for lines on
+/// their way.
+#[inline]
+fn fetch(line: *const u8) {
+    // SAFETY: a hint, which reads nothing and faults at no address.
+    unsafe { _mm_prefetch::<_MM_HINT_T1>(line.cast()) };
+}
 
 /// Looks up one group of `S` streams of bits against `M` activation rows and adds to `sums`.
 ///
@@ -114,7 +138,7 @@ type Sums = [__m256i; 2];
 unsafe fn look_up<const S: usize, const M: usize, const LOW: i8>(
     columns: usize,
     streams: [*const u8; S],
-    stride: usize,
+    (stride, ahead): (usize, usize),
     quads: [*const u8; M],
     sums: &mut [[Sums; M]; S],
 ) {
@@ -125,12 +149,11 @@ unsafe fn look_up<const S: usize, const M: usize, const LOW: i8>(
     for stretch in 0..columns / STRETCH {
         let mut low = [[_mm256_setzero_si256(); M]; S];
         let mut high = [[_mm256_setzero_si256(); M]; S];
-        for stream in streams {
+        for (s, stream) in streams.into_iter().enumerate() {
             for line in 0..2 {
-                // A hint for the second level: the first has too few places for lines on their way. It may lie
-                // outside the weight.
-                let at = stream.wrapping_add((stretch * 4 + 2 * line) * stride + AHEAD);
-                _mm_prefetch::<_MM_HINT_T1>(at.cast());
+                // Two planes share their lines.
+                let line = 2 * line + s % 2 * (stride / BLOCK - 1);
+                fetch(stream.wrapping_add((stretch * 4 + line) * stride + ahead));
             }
         }
         for j in stretch * 4..stretch * 4 + bytes_of_stretch {
@@ -193,6 +216,11 @@ impl Tile<'_> {
         B
     }
 
+    #[inline]
+    fn ahead(&self, g: usize) -> usize {
+        self.ahead[usize::from(g >= self.last)]
+    }
+
     /// First quad of group `g` in the tables of row `m`.
     fn quads(&self, m: usize, g: usize) -> *const u8 {
         let (group, cols) = (self.layout.group, self.layout.cols);
@@ -218,10 +246,11 @@ impl Tile<'_> {
             for b in 0..B {
                 records[b] = &blocks[b * block_bytes + g * bytes..][..bytes];
                 streams[b] = records[b].as_ptr();
+                fetch(streams[b].wrapping_add(layout.code_bytes() + self.ahead(g)));
             }
             // SAFETY: a record begins with group / 8 * 32 bytes of codes, `quads` has checked the tables, and groups
             // are multiples of 32.
-            unsafe { look_up::<B, M, 2>(layout.group, streams, BLOCK, tables, &mut sums) };
+            unsafe { look_up::<B, M, 2>(layout.group, streams, (BLOCK, self.ahead(g)), tables, &mut sums) };
             for b in 0..B {
                 let params = params::<F32x8>(layout, records[b]);
                 for (m, [s, t]) in sums[b].into_iter().enumerate() {
@@ -263,10 +292,11 @@ impl Tile<'_> {
                 streams[2 * b] = records[b].as_ptr();
                 streams[2 * b + 1] = records[b][BLOCK..].as_ptr();
                 sums[2 * b + 1] = start[1];
+                fetch(streams[2 * b].wrapping_add(layout.code_bytes() + self.ahead(g)));
             }
             // SAFETY: a record begins with group / 8 * 64 bytes of codes, planes in turn; `quads` has checked the
             // tables, and groups are multiples of 32.
-            unsafe { look_up::<S, M, 1>(layout.group, streams, 2 * BLOCK, tables, &mut sums) };
+            unsafe { look_up::<S, M, 1>(layout.group, streams, (2 * BLOCK, self.ahead(g)), tables, &mut sums) };
             for (b, record) in records.iter().enumerate() {
                 let params = params::<F32x8>(layout, record);
                 let (low, high) = (sums[2 * b], sums[2 * b + 1]);
@@ -323,7 +353,7 @@ mod tests {
                 let lanes: [i16; BLOCK] = unsafe {
                     let mut sums = [[[_mm256_set1_epi16(-magnitude as i16); 2]]];
                     let (stream, table) = (guarded_codes.start(codes.len()), guarded_table.start(table.len()));
-                    look_up::<1, 1, 2>(columns, [stream], BLOCK, [table], &mut sums);
+                    look_up::<1, 1, 2>(columns, [stream], (BLOCK, 4096), [table], &mut sums);
                     std::mem::transmute(sums)
                 };
                 for byte in 0..BLOCK {

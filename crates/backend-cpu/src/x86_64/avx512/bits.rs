@@ -282,6 +282,7 @@ impl Tile<'_> {
             for b in 0..B {
                 records[b] = &blocks[b * block_bytes + g * bytes..][..bytes];
                 streams[b] = records[b].as_ptr();
+                _mm_prefetch::<_MM_HINT_T1>(streams[b].wrapping_add(self.shape.scales + self.ahead(g)).cast());
             }
             // SAFETY: a record begins with group / 16 * 64 bytes of codes, `factors` has checked the tables, and
             // groups are multiples of 32.
@@ -318,6 +319,7 @@ impl Tile<'_> {
                 records[b] = &blocks[b * block_bytes + g * bytes..][..bytes];
                 streams[2 * b] = records[b].as_ptr();
                 streams[2 * b + 1] = records[b][2 * BLOCK..].as_ptr();
+                _mm_prefetch::<_MM_HINT_T1>(streams[2 * b].wrapping_add(self.shape.scales + self.ahead(g)).cast());
             }
             // SAFETY: a record begins with group / 16 * 128 bytes of codes, planes in turn; `factors` has checked the
             // tables, and groups are multiples of 32.

@@ -78,7 +78,9 @@ fn the_published_size_is_planned_within_bounds() {
     for name in image_shape::NAMES {
         let options = ImageOptions { activations: Activations::I9G128, keep_biases: false, free_bytes: None };
         let model = ImageModel::open(Box::new(Published(name)), backend.clone(), options).unwrap();
-        for (side, most, whole) in [(512, 2_200_000_000, true), (1024, 3_000_000_000, true), (1536, 3_500_000_000, false)] {
+        for (side, most, whole) in
+            [(512, 2_200_000_000, true), (1024, 3_000_000_000, true), (1536, 3_500_000_000, false)]
+        {
             let size = ImageSize::new(side, side).unwrap();
             let settings = ImageSettings { residency: Residency::OneByOne, ..ImageSettings::new(size) };
             let plan = model.plan(&settings).unwrap();

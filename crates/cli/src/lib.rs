@@ -5,10 +5,11 @@
 //! | [`args`] | every command and flag |
 //! | [`resolve`], [`builtin`] | from a word to files |
 //! | [`load`], [`source`], [`side`], [`kept`] | from files to weights, tokenizer and template |
+//! | [`image_model`] | from the folder of an image model to one that can be run |
 //! | [`backends`], [`memory`], [`advice`], [`session`] | from weights to a model that answers |
 //! | [`prompt`], [`sampling`], [`answer`] | from a question to an answer |
 //! | [`terminal`] | what may be written where |
-//! | [`shape`] | random weights of the published sizes |
+//! | [`shape`], [`image_shape`] | random weights of the published sizes |
 //! | [`commands`] | what each command does |
 //!
 //! Exit codes: 0 fine, 1 the work failed (one sentence on stderr), 2 bad usage.
@@ -21,6 +22,8 @@ pub mod args;
 pub mod backends;
 pub mod builtin;
 pub mod commands;
+pub mod image_model;
+pub mod image_shape;
 pub mod kept;
 pub mod load;
 pub mod memory;

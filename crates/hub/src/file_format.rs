@@ -49,7 +49,8 @@ impl WeightFormat {
         )
     }
 
-    pub(crate) fn image() -> Self {
+    /// An image model: a folder for each of its networks.
+    pub fn image() -> Self {
         Self(IMAGE.to_owned())
     }
 

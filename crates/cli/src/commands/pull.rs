@@ -4,8 +4,11 @@ use crate::args::PullArgs;
 use crate::{Usage, backends, load, resolve, terminal};
 use anyhow::{Context, Result, anyhow, bail};
 use indicatif::ProgressBar;
-use onebit_hub::{Client, HubConfig, Progress, PullOptions, RepoRef, choose, pull};
+use onebit_checkpoint::image_folders;
+use onebit_hub::packs::{self, Support};
+use onebit_hub::{Client, HubConfig, Progress, PullOptions, RepoRef, WeightFormat, choose, pull};
 use std::io::{IsTerminal, Write};
+use std::path::Path;
 use std::time::Instant;
 
 /// Runs the command. The path to run is the only line on stdout.
@@ -22,12 +25,16 @@ pub fn run(args: &PullArgs) -> Result<()> {
         // Read together, so that the revision passes the same checks.
         repo = parse(&format!("{}@{revision}", args.repo))?;
     }
-    resolve::refuse_unsupported(&repo)?;
+    let image_pack = packs::find(&repo.id()).is_some_and(|pack| pack.support == Support::Image);
+    if !image_pack {
+        resolve::refuse_unsupported(&repo)?;
+    }
     let backend = backends::open_to_look(args.backend, None)?;
     let config = HubConfig::from_env()?;
     let client = Client::new(&config);
     let listing = client.list(&repo)?;
-    let choice = choose(&repo, &listing.files, &|format| backends::runs_file(&*backend, format))?;
+    let runs = |format: &str| format == WeightFormat::image().as_str() || backends::runs_file(&*backend, format);
+    let choice = choose(&repo, &listing.files, &runs)?;
     terminal::say(&format!("{}; {}", choice.reason, terminal::bytes(choice.bytes())));
 
     let started = Instant::now();
@@ -35,6 +42,16 @@ pub fn run(args: &PullArgs) -> Result<()> {
     let mut progress = |event: Progress<'_>| shown.take(&event);
     let snapshot =
         pull(&client, &config.cache(), &repo, &listing, &choice.files, &mut PullOptions::new(&mut progress))?;
+    if choice.format == WeightFormat::image() {
+        let path = snapshot.dir();
+        check_image(path).with_context(|| format!("{repo} was downloaded, but"))?;
+        terminal::say(&format!(
+            "done in {}; run it with: onebit image {repo} --prompt 'TEXT'",
+            terminal::seconds(started.elapsed())
+        ));
+        writeln!(std::io::stdout(), "{}", path.display())?;
+        return Ok(());
+    }
     let path = resolve::model_path(&choice, |name| Ok(snapshot.file(name)?), snapshot.dir())?;
     // What is damaged or of a kind that cannot run is found now and not at the first prompt.
     load::open(&path, &load::Options::default()).with_context(|| format!("{repo} was downloaded, but"))?;
@@ -44,6 +61,16 @@ pub fn run(args: &PullArgs) -> Result<()> {
     ));
     writeln!(std::io::stdout(), "{}", path.display())?;
     Ok(())
+}
+
+/// Every part of an image model, by its headers.
+fn check_image(path: &Path) -> Result<()> {
+    let folders = image_folders(path)?;
+    let open = |folder: &Path| load::open_any(folder, &load::Options::default());
+    let parts = [open(&folders.text_encoder)?, open(&folders.transformer)?, open(&folders.vae)?];
+    let [text, transformer, vae] = &parts;
+    let checked = onebit_models::image::facts([text, transformer, vae]);
+    checked.map(drop).map_err(|(part, error)| anyhow!("{part}: {error}"))
 }
 
 /// Progress on stderr: a bar on a terminal, one line for each file elsewhere.

@@ -13,7 +13,7 @@ use onebit_engine::{Engine, EngineOptions, MemoryError, MemoryPlan, SamplingPara
 use onebit_models::{Facts, Model, Part, outline};
 use onebit_ops::{Backend, FormatSupport};
 use onebit_quant::Format;
-use onebit_server::{Card, LoadError, Loaded, Loader, ModelEntry, ModelText};
+use onebit_server::{Card, LoadError, Loaded, Loader, ModelEntry, ModelKind, ModelText};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -177,6 +177,7 @@ fn card_of<'a>(facts: &Facts, parts: impl Iterator<Item = &'a Part>, bytes: u64,
     }
     let most = sizes.into_iter().max_by_key(|(_, size)| *size).map(|(name, _)| name);
     Card {
+        kind: ModelKind::Text,
         architecture: facts.architecture.to_owned(),
         parameters: facts.parameters,
         bytes,

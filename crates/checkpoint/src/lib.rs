@@ -18,6 +18,7 @@ mod checkpoint;
 mod discover;
 mod error;
 pub mod gguf;
+mod image;
 mod inventory;
 mod json;
 mod kind;
@@ -30,6 +31,7 @@ mod tensor;
 
 pub use checkpoint::{Checkpoint, DenseTensor, Fingerprint, OpenOptions, open, open_embedded};
 pub use error::{Error, Problem};
+pub use image::{ImageFolders, image_folders, is_image_folder};
 pub use inventory::{Container, Inventory, MatrixInfo};
 pub use kind::Kind;
 pub use meta::{Meta, MetaArray};

@@ -5,6 +5,7 @@
 //! | [`args`] | every command and flag |
 //! | [`resolve`], [`builtin`] | from a word to files |
 //! | [`load`], [`source`], [`side`], [`kept`] | from files to weights, tokenizer and template |
+//! | [`image_model`] | from the folder of an image model to one that can be run |
 //! | [`backends`], [`memory`], [`advice`], [`session`] | from weights to a model that answers |
 //! | [`prompt`], [`sampling`], [`answer`] | from a question to an answer |
 //! | [`terminal`] | what may be written where |
@@ -21,6 +22,7 @@ pub mod args;
 pub mod backends;
 pub mod builtin;
 pub mod commands;
+pub mod image_model;
 pub mod kept;
 pub mod load;
 pub mod memory;

@@ -4,6 +4,7 @@
 //! * [`TextGeneration`] turns the tokens of a request into text, split into reasoning and answer, cut at stop strings.
 //! * [`Engine::read_prompt`] hands out the logits and hidden rows of given tokens.
 //! * [`Engine::scorer`] says how likely the model finds given tokens.
+//! * [`image`] makes pictures from prompts.
 //! * [`MemoryPlan`] says what a model needs and which context fits.
 //!
 //! Nothing here knows a file, a wire format or the name of a model or backend.
@@ -16,6 +17,7 @@ mod engine;
 mod error;
 mod event;
 mod flight;
+pub mod image;
 mod lifecycle;
 mod memory;
 mod noise;

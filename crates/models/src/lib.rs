@@ -7,6 +7,7 @@
 
 mod config;
 mod error;
+pub mod image;
 mod layers;
 pub mod llm;
 mod loader;

@@ -65,7 +65,7 @@ impl ImageModel {
     /// # Errors
     /// [`ImageError::Tokenizer`].
     pub fn tokens(&self, prompt: &str) -> Result<usize, ImageError> {
-        Ok(self.tokenizer.encode(prompt, onebit_text::Specials::AsText)?.len())
+        Ok(self.tokenizer.encode(prompt, onebit_text::Specials::Literal)?.len())
     }
 
     /// What a picture will need.

@@ -12,12 +12,12 @@ fn slow(plan: Vec<Say>, chunk: usize) -> Site {
 }
 
 /// Sends a request over a socket of its own, which the caller closes by dropping it.
-fn send(site: &Site, body: &Value) -> std::net::TcpStream {
+pub(crate) fn send(site: &Site, path: &str, body: &Value) -> std::net::TcpStream {
     let address = site.base.trim_start_matches("http://");
     let mut socket = std::net::TcpStream::connect(address).expect("connected");
     let body = body.to_string();
     let head = format!(
-        "POST /v1/chat/completions HTTP/1.1\r\nhost: {address}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+        "POST {path} HTTP/1.1\r\nhost: {address}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
         body.len()
     );
     socket.write_all(format!("{head}{body}").as_bytes()).expect("sent");
@@ -35,7 +35,7 @@ fn streamed_and_whole_at_every_stage() {
     for (stage, site, mut body) in stages {
         for (round, stream) in [true, false, true, false, true, false].into_iter().enumerate() {
             body["stream"] = json!(stream);
-            let socket = send(&site, &body);
+            let socket = send(&site, "/v1/chat/completions", &body);
             let begun = Instant::now();
             while site.seen.lock().expect("no panic").under_way == 0 {
                 assert!(begun.elapsed() < Duration::from_secs(10), "{stage}: the request did not arrive");

@@ -1,12 +1,14 @@
 //! The real HTTP server over loopback, in front of scripts in place of engines.
 
 mod anthropic;
+mod brush;
 mod cancel;
 mod fields;
 mod limits;
 mod logprobs;
 mod ollama;
 mod ops;
+mod pictures;
 mod prompts;
 mod responses;
 mod stops;

@@ -88,6 +88,7 @@ impl CpuBackend {
             kv_formats: vec![KvFormat::F32, KvFormat::F16, KvFormat::Q8, KvFormat::Q4],
             prefill_rows: 512,
             asynchronous: false,
+            images: true,
         };
         Ok(CpuBackend {
             caps,

@@ -230,6 +230,8 @@ pub(crate) unsafe trait Plain: Copy {}
 // SAFETY: every pattern is a number.
 unsafe impl Plain for f32 {}
 // SAFETY: every pattern is a number.
+unsafe impl Plain for f64 {}
+// SAFETY: every pattern is a number.
 unsafe impl Plain for i16 {}
 // SAFETY: every pattern is a number.
 unsafe impl Plain for u8 {}

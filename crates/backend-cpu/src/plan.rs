@@ -4,10 +4,15 @@ use crate::cache::Memory;
 use crate::dispatch::Tier;
 use crate::memory::{Buffer, Disjoint};
 use crate::ops::attention::Attention;
+use crate::ops::conv2d::Conv2d;
+use crate::ops::full_attention::FullAttention;
+use crate::ops::image::GroupNorm;
 use crate::ops::linear::Linear;
 use crate::ops::recurrent::{Delta, MAX_KERNEL, transposed_taps};
 use crate::ops::simple::Gates;
-use crate::ops::{Exec, Frame, attention, linear, recurrent, sample, simple, vector, weight};
+use crate::ops::{
+    Exec, Frame, attention, conv2d, full_attention, image, linear, recurrent, sample, simple, vector, weight,
+};
 use crate::threads::Pool;
 use onebit_ops::{Cache, Epilogue, Op, OpError, Placement, Program, RopeTable, Rows, StepInputs, StepOutput, Weight};
 use std::sync::Arc;
@@ -102,6 +107,14 @@ impl Prepared {
                     check("attention", "head dimension", &kv.dim.to_string(), k.dim, |d| d == kv.dim)?;
                     Extra::None
                 }
+                Op::GroupNorm { gain, bias, .. } => {
+                    vector(gain)?;
+                    vector(bias).map(|_| Extra::None)?
+                }
+                Op::Conv2d { weight, bias, .. } => {
+                    conv2d::check(weight)?;
+                    vector(bias).map(|_| Extra::None)?
+                }
                 Op::RmsNorm { norm, .. } | Op::GatedNorm { norm, .. } => vector(&norm.gain).map(|_| Extra::None)?,
                 Op::DeltaGates { decay_rate, dt_bias, .. } => {
                     vector(decay_rate)?;
@@ -126,6 +139,13 @@ impl Prepared {
                     linear::scratch(kernels, self.program.max_rows(*out), weight, *activations, gated)?
                 }
                 Op::Attention { q, k, .. } => attention::scratch(rows, self.program.bucket.context, *q, *k),
+                Op::FullAttention { q, k, out, .. } => {
+                    full_attention::scratch(self.program.max_rows(*out), *q, *k)
+                }
+                Op::GroupNorm { x, .. } => (image::group_norm_scratch(self.program.max_rows(x.tensor), *x), 0),
+                Op::Conv2d { grid, upsample, weight, kernel, .. } => {
+                    (0, conv2d::scratch(*grid, *upsample, weight, *kernel))
+                }
                 Op::GatedDelta { k, .. } => recurrent::delta_scratch(rows, *k),
                 Op::Sample { logits } => (0, sample::scratch(*logits)),
                 _ => (0, 0),
@@ -288,6 +308,33 @@ fn execute(
             recurrent::gated_delta(frame, op)?;
         }
         (Op::GatedNorm { x, z, norm, out }, _) => simple::gated_norm(frame, *x, *z, norm, *out)?,
+        (Op::Input { name, out }, _) => image::input(frame, name, *out),
+        (Op::Modulate { x, scale, shift, eps, out }, _) => image::modulate(frame, [*x, *scale, *shift], *eps, *out),
+        (Op::GatedAdd { x, gate, y, out }, _) => image::gated_add(frame, [*x, *gate, *y], *out),
+        (Op::RotatePairs { x, angles, out }, _) => image::rotate_pairs(frame, *x, *angles, *out),
+        (Op::FullAttention { q, k, v, scale, seen, out }, _) => {
+            full_attention::run(frame, FullAttention { q: *q, k: *k, v: *v, scale: *scale, seen: *seen, out: *out });
+        }
+        (Op::JoinRows { parts, out }, _) => image::join_rows(frame, parts, *out),
+        (Op::TakeRows { x, start, out }, _) => image::take_rows(frame, *x, *start, *out),
+        (Op::JoinColumns { parts, out }, _) => image::join_columns(frame, parts, *out),
+        (Op::GroupNorm { x, groups, gain, bias, eps, out }, _) => {
+            image::group_norm(frame, &GroupNorm { x: *x, groups: *groups, gain, bias, eps: *eps, out: *out })?;
+        }
+        (Op::Conv2d { x, grid, norm, upsample, weight, bias, kernel, residual, out }, _) => {
+            let op = Conv2d {
+                x: *x,
+                grid: *grid,
+                norm: *norm,
+                upsample: *upsample,
+                weight,
+                bias,
+                kernel: *kernel,
+                residual: *residual,
+                out: *out,
+            };
+            conv2d::run(frame, op)?;
+        }
         (Op::SelectRows { x, out }, _) => simple::select_rows(frame, *x, *out),
         (Op::Sample { logits }, _) => output.sampled = sample::run(frame, *logits),
         (Op::Output { x, name }, _) => {

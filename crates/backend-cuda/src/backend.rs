@@ -65,6 +65,7 @@ impl CudaBackend {
             kv_formats: vec![KvFormat::F32, KvFormat::F16, KvFormat::Q8, KvFormat::Q4],
             prefill_rows: 512,
             asynchronous: true,
+            images: false,
         };
         Ok(CudaBackend {
             caps,

@@ -259,6 +259,7 @@ mod tests {
             logit_rows: vec![16, 17],
             draws: Vec::new(),
             carried: vec![Carried { row: 17, from: 1 }],
+            ..StepInputs::default()
         }
     }
 

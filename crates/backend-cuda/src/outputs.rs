@@ -42,6 +42,7 @@ impl Results {
             let rows = match info.rows {
                 Rows::Step => inputs.tokens.len(),
                 Rows::Logits => inputs.logit_rows.len(),
+                Rows::Fixed(rows) => rows,
             };
             rectangles.push(Rectangle {
                 name: name.to_string(),

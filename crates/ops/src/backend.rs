@@ -1,7 +1,7 @@
 //! The contract of a device.
 
 use crate::{
-    Activations, Cache, CacheSpec, Carried, Draw, KvFormat, OpError, Program, Resident, Sampled, SharedBytes,
+    Activations, Cache, CacheSpec, Carried, Draw, KvFormat, Op, OpError, Program, Resident, Sampled, SharedBytes,
     SlotState, Table,
 };
 use onebit_quant::{Format, Matrix};
@@ -158,6 +158,8 @@ pub struct Caps {
     pub prefill_rows: usize,
     /// [`Backend::run`] returns before the step is done, so that the host can prepare the next one meanwhile.
     pub asynchronous: bool,
+    /// It runs the operations of image models: those from [`Op::Input`] to [`Op::Conv2d`].
+    pub images: bool,
 }
 
 /// Wishes at upload.
@@ -206,6 +208,8 @@ pub struct StepInputs {
     pub draws: Vec<Draw>,
     /// Rows whose tokens come from the step just before on this cache, ascending.
     pub carried: Vec<Carried>,
+    /// The values of each of the program's inputs, row-major.
+    pub values: BTreeMap<String, Vec<f32>>,
 }
 
 impl StepInputs {
@@ -216,9 +220,11 @@ impl StepInputs {
     pub fn check(&self, program: &Program, cache: &CacheSpec, vocab: usize) -> Result<(), OpError> {
         let fail = |text: String| Err(OpError::Inputs(text));
         let rows = self.tokens.len();
-        if rows == 0 || rows > program.bucket.rows {
-            return fail(format!("{rows} rows in a plan for 1 to {}", program.bucket.rows));
+        let most = program.bucket.rows;
+        if rows > most || (rows == 0 && most > 0) {
+            return fail(format!("{rows} rows in a plan for {} to {most}", most.min(1)));
         }
+        self.check_values(program)?;
         if self.positions.len() != rows {
             return fail(format!("{} positions for {rows} rows", self.positions.len()));
         }
@@ -264,6 +270,25 @@ impl StepInputs {
         }
         if next != rows {
             return fail(format!("segments cover {next} of {rows} rows"));
+        }
+        Ok(())
+    }
+
+    /// Every input of the program, and no other, with as many values as it has.
+    fn check_values(&self, program: &Program) -> Result<(), OpError> {
+        let mut wanted = 0;
+        for op in &program.ops {
+            let Op::Input { name, out } = op else { continue };
+            wanted += 1;
+            let len = program.max_rows(*out) * program.tensors[out.0 as usize].cols;
+            match self.values.get(&**name).map(Vec::len) {
+                Some(got) if got == len => {}
+                Some(got) => return Err(OpError::Inputs(format!("input `{name}` has {got} values, wanted {len}"))),
+                None => return Err(OpError::Inputs(format!("input `{name}` is missing"))),
+            }
+        }
+        if self.values.len() > wanted {
+            return Err(OpError::Inputs(format!("{} inputs in a plan for {wanted}", self.values.len())));
         }
         Ok(())
     }

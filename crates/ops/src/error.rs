@@ -25,6 +25,14 @@ pub enum OpError {
         /// Comma-separated list.
         supported: String,
     },
+    /// A backend does not run an operation.
+    #[error("the {backend} backend does not run the operation {op}, which image models need; --backend cpu does")]
+    UnsupportedOp {
+        /// Backend name.
+        backend: String,
+        /// Operation name.
+        op: &'static str,
+    },
     /// Shapes that do not fit together; a fault of the caller.
     #[error("{op}: {what}: wanted {wanted}, got {got}")]
     Shape {

@@ -23,6 +23,8 @@ pub enum Rows {
     Step,
     /// One for each wanted logit row.
     Logits,
+    /// So many in every step: latents, pixels.
+    Fixed(usize),
 }
 
 /// A temporary of a program: f32, `(rows, cols)`, row-major.
@@ -125,6 +127,43 @@ pub enum HeadMap {
     Tiled,
 }
 
+/// Which keys a row of [`Op::FullAttention`] sees.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Seen {
+    /// All of them.
+    All,
+    /// Row i sees key j if `j <= i` and `j < keys`: a text whose rows from `keys` on are padding.
+    Causal {
+        /// Keys that are no padding, 1 or more.
+        keys: usize,
+    },
+}
+
+/// Rows of a temporary as a picture: row `y * width + x` is a pixel, columns are channels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Grid {
+    /// Rows of pixels.
+    pub height: usize,
+    /// Pixels of a row.
+    pub width: usize,
+}
+
+impl Grid {
+    /// Pixels.
+    pub fn pixels(self) -> usize {
+        self.height * self.width
+    }
+}
+
+/// What [`Op::Conv2d`] does to its input first: channel c becomes `factor[c] x + offset[c]`, then SiLU where wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ChannelNorm {
+    /// One row: all factors, then all offsets, as [`Op::GroupNorm`] writes them.
+    pub affine: View,
+    /// Whether SiLU follows.
+    pub silu: bool,
+}
+
 /// One operation. All temporaries are f32; sums are f32 or wider.
 #[expect(missing_docs, reason = "each variant's formula names its fields")]
 #[derive(Clone)]
@@ -167,6 +206,42 @@ pub enum Op {
     },
     /// Each block: `rms_norm(x) * gain * silu(z)`.
     GatedNorm { x: View, z: View, norm: Norm, out: Tensor },
+    /// Values that the caller gives with each step under this name, `(rows, cols)` row-major.
+    Input { name: Arc<str>, out: Tensor },
+    /// `out = (1 + scale) (x - mean) rsqrt(var + eps) + shift`, mean and variance of each row; scale and shift have one row.
+    Modulate { x: View, scale: View, shift: View, eps: f32, out: Tensor },
+    /// `out = x + gate * y`; the gate has one row.
+    GatedAdd { x: View, gate: View, y: View, out: Tensor },
+    /// Pairs `(2i, 2i + 1)` of every block turned by the row's angles, which are `dim / 2` cosines, then as many sines:
+    /// `(a cos - b sin, b cos + a sin)`.
+    RotatePairs { x: View, angles: View, out: Tensor },
+    /// Softmax attention between the rows of the step, without a cache and whatever its segments:
+    /// `out = softmax(scale q k^T) v` over the keys that are seen. Query head h reads key head
+    /// `h / (q.heads / k.heads)`.
+    FullAttention { q: View, k: View, v: View, scale: f32, seen: Seen, out: Tensor },
+    /// The rows of all parts, one part after the other.
+    JoinRows { parts: Vec<View>, out: Tensor },
+    /// As many rows of `x` as `out` has, from `start` on.
+    TakeRows { x: View, start: usize, out: Tensor },
+    /// The columns of all parts side by side.
+    JoinColumns { parts: Vec<View>, out: Tensor },
+    /// Statistics of a group norm over all rows: with mean and variance of each group of `cols / groups` columns, factors
+    /// `gain rsqrt(var + eps)` and offsets `bias - mean factor` of every column, in one row.
+    GroupNorm { x: View, groups: usize, gain: Vector, bias: Vector, eps: f32, out: Tensor },
+    /// Convolution over the pixels of `grid` with zeros around it: `out[p] = bias + sum_(dy, dx) W[dy, dx] x'[p + (dy, dx)]`
+    /// plus the residual. `x'` is the input after `norm`, with every pixel doubled in both directions where `upsample`
+    /// says so. W is `(channels out, kernel * kernel * channels in)`, columns ordered `[dy][dx][channel]`; kernel 1 or 3.
+    Conv2d {
+        x: View,
+        grid: Grid,
+        norm: Option<ChannelNorm>,
+        upsample: bool,
+        weight: Weight,
+        bias: Vector,
+        kernel: usize,
+        residual: Option<View>,
+        out: Tensor,
+    },
     /// Keeps the rows whose logits are wanted.
     SelectRows { x: View, out: Tensor },
     /// One token for each logit row, as the step's [`Draw`](crate::Draw) says. The tokens go to the caller, and stay with
@@ -192,6 +267,16 @@ impl Op {
             Op::DeltaGates { .. } => "delta_gates",
             Op::GatedDelta { .. } => "gated_delta",
             Op::GatedNorm { .. } => "gated_norm",
+            Op::Input { .. } => "input",
+            Op::Modulate { .. } => "modulate",
+            Op::GatedAdd { .. } => "gated_add",
+            Op::RotatePairs { .. } => "rotate_pairs",
+            Op::FullAttention { .. } => "full_attention",
+            Op::JoinRows { .. } => "join_rows",
+            Op::TakeRows { .. } => "take_rows",
+            Op::JoinColumns { .. } => "join_columns",
+            Op::GroupNorm { .. } => "group_norm",
+            Op::Conv2d { .. } => "conv2d",
             Op::SelectRows { .. } => "select_rows",
             Op::Sample { .. } => "sample",
             Op::Output { .. } => "output",
@@ -201,8 +286,16 @@ impl Op {
     /// Every view that the op reads.
     pub fn inputs(&self) -> Vec<View> {
         match self {
-            Op::Embed { .. } => vec![],
+            Op::Embed { .. } | Op::Input { .. } => vec![],
             Op::RmsNorm { x, .. } | Op::Rope { x, .. } | Op::ConvSilu { x, .. } | Op::SelectRows { x, .. } => vec![*x],
+            Op::TakeRows { x, .. } | Op::GroupNorm { x, .. } => vec![*x],
+            Op::Modulate { x, scale, shift, .. } => vec![*x, *scale, *shift],
+            Op::GatedAdd { x, gate, y, .. } => vec![*x, *gate, *y],
+            Op::RotatePairs { x, angles, .. } => vec![*x, *angles],
+            Op::JoinRows { parts, .. } | Op::JoinColumns { parts, .. } => parts.clone(),
+            Op::Conv2d { x, norm, residual, .. } => {
+                std::iter::once(*x).chain(norm.map(|n| n.affine)).chain(*residual).collect()
+            }
             Op::Output { x, .. } | Op::Sample { logits: x } => vec![*x],
             Op::Linear { x, epilogue: Epilogue::Residual(residual), .. } => vec![*x, *residual],
             Op::Linear { x, .. } => vec![*x],
@@ -210,7 +303,7 @@ impl Op {
             Op::SwiGlu { gate, up, .. } => vec![*gate, *up],
             Op::SigmoidMul { x, gate, .. } => vec![*x, *gate],
             Op::GatedNorm { x, z, .. } => vec![*x, *z],
-            Op::Attention { q, k, v, .. } => vec![*q, *k, *v],
+            Op::Attention { q, k, v, .. } | Op::FullAttention { q, k, v, .. } => vec![*q, *k, *v],
             Op::GatedDelta { q, k, v, log_decay, beta, .. } => vec![*q, *k, *v, *log_decay, *beta],
         }
     }
@@ -229,13 +322,24 @@ impl Op {
             | Op::ConvSilu { out, .. }
             | Op::GatedDelta { out, .. }
             | Op::GatedNorm { out, .. }
+            | Op::Input { out, .. }
+            | Op::Modulate { out, .. }
+            | Op::GatedAdd { out, .. }
+            | Op::RotatePairs { out, .. }
+            | Op::FullAttention { out, .. }
+            | Op::JoinRows { out, .. }
+            | Op::TakeRows { out, .. }
+            | Op::JoinColumns { out, .. }
+            | Op::GroupNorm { out, .. }
+            | Op::Conv2d { out, .. }
             | Op::SelectRows { out, .. } => vec![*out],
             Op::DeltaGates { log_decay, beta, .. } => vec![*log_decay, *beta],
             Op::Sample { .. } | Op::Output { .. } => vec![],
         }
     }
 
-    /// Bytes that the op must move through memory and multiply-adds that it must do, for one step.
+    /// Bytes that the op must move through memory and multiply-adds that it must do, for one step; `rows` are those of
+    /// its result.
     ///
     /// Weights count once, cached keys and values once for each query row block, state read and written once;
     /// temporaries are taken to stay in a cache.
@@ -260,6 +364,20 @@ impl Op {
                     cost.macs += pairs * 2 * q.cols() as u64;
                 }
             }
+            Op::FullAttention { q, k, seen, .. } => {
+                let keys = |row| match *seen {
+                    Seen::All => rows,
+                    Seen::Causal { keys } => keys.min(row + 1),
+                };
+                let pairs: usize = (0..rows).map(keys).sum();
+                cost.bytes = 8 * (rows * k.cols()) as u64;
+                cost.macs = (pairs * 2 * q.cols()) as u64;
+            }
+            Op::Conv2d { weight, .. } => {
+                cost.bytes = weight.resident_bytes();
+                cost.macs = (weight.rows() * weight.cols() * rows) as u64;
+                cost.label = weight.name().to_owned();
+            }
             Op::GatedDelta { q, v, .. } => {
                 let state = (v.heads * q.dim * v.dim) as u64;
                 cost.bytes = state * 8 * segments.len() as u64;
@@ -269,6 +387,20 @@ impl Op {
         }
         cost
     }
+}
+
+/// What [`Recorder::conv2d`] takes; see [`Op::Conv2d`].
+#[derive(Clone, Copy)]
+#[expect(missing_docs, reason = "as in the op")]
+pub struct Conv2d<'a> {
+    pub x: View,
+    pub grid: Grid,
+    pub norm: Option<ChannelNorm>,
+    pub upsample: bool,
+    pub weight: &'a Weight,
+    pub bias: &'a Vector,
+    pub kernel: usize,
+    pub residual: Option<View>,
 }
 
 /// What one op moves and computes in a step.
@@ -353,6 +485,7 @@ impl Program {
         match self.tensors[tensor.0 as usize].rows {
             Rows::Step => self.bucket.rows,
             Rows::Logits => self.bucket.logits,
+            Rows::Fixed(rows) => rows,
         }
     }
 
@@ -564,6 +697,109 @@ impl Recorder {
         assert!(logits.is_contiguous() && rows == Rows::Logits, "sampled logits must be contiguous logit rows");
         assert!(!self.ops.iter().any(|op| matches!(op, Op::Sample { .. })), "a program samples once");
         self.ops.push(Op::Sample { logits });
+    }
+
+    /// A temporary of `rows` rows that the caller fills in each step.
+    pub fn input(&mut self, name: &str, rows: usize, cols: usize) -> View {
+        let out = self.tensor(Rows::Fixed(rows), cols);
+        self.push(out, Op::Input { name: name.into(), out })
+    }
+
+    /// Rows of a view that has the same number in every step.
+    ///
+    /// # Panics
+    /// When it depends on the step: a fault of the model's code.
+    fn fixed(&self, x: View) -> usize {
+        match self.tensors[x.tensor.0 as usize].rows {
+            Rows::Fixed(rows) => rows,
+            other => panic!("{other:?} where a fixed number of rows is wanted"),
+        }
+    }
+
+    /// Layer norm, scaled by `1 + scale` and shifted; both have one row.
+    pub fn modulate(&mut self, x: View, scale: View, shift: View, eps: f32) -> View {
+        assert!(x.is_contiguous() && scale.is_contiguous() && shift.is_contiguous(), "modulated rows");
+        assert!(self.fixed(scale) == 1 && self.fixed(shift) == 1, "rows of a modulation");
+        assert!(scale.cols() == x.cols() && shift.cols() == x.cols(), "width of a modulation");
+        let out = self.like(x, x.cols());
+        self.push(out, Op::Modulate { x, scale, shift, eps, out })
+    }
+
+    /// `x + gate * y`; the gate has one row.
+    pub fn gated_add(&mut self, x: View, gate: View, y: View) -> View {
+        assert!(x.is_contiguous() && gate.is_contiguous() && y.is_contiguous(), "gated rows");
+        assert!(self.fixed(gate) == 1 && gate.cols() == x.cols() && y.cols() == x.cols(), "gate of a sum");
+        let out = self.like(x, x.cols());
+        self.push(out, Op::GatedAdd { x, gate, y, out })
+    }
+
+    /// Turns pairs of neighbours; blocks keep their shape. `angles` is `(rows, x.dim)`.
+    pub fn rotate_pairs(&mut self, x: View, angles: View) -> View {
+        assert!(angles.is_contiguous() && angles.cols() == x.dim && x.dim.is_multiple_of(2), "angles of a rotation");
+        let out = self.like(x, x.cols());
+        self.push(out, Op::RotatePairs { x, angles, out }).split(x.heads)
+    }
+
+    /// Attention between all rows: `(rows, q.heads * v.dim)`.
+    pub fn full_attention(&mut self, q: View, k: View, v: View, scale: f32, seen: Seen) -> View {
+        assert!(
+            q.heads.is_multiple_of(k.heads) && k.heads == v.heads && q.dim == k.dim && k.dim == v.dim,
+            "attention heads"
+        );
+        let out = self.like(q, q.cols());
+        self.push(out, Op::FullAttention { q, k, v, scale, seen, out })
+    }
+
+    /// The rows of all parts.
+    pub fn join_rows(&mut self, parts: &[View]) -> View {
+        assert!(parts.iter().all(|p| p.cols() == parts[0].cols()), "columns of joined rows");
+        let rows = parts.iter().map(|p| self.fixed(*p)).sum();
+        let out = self.tensor(Rows::Fixed(rows), parts[0].cols());
+        self.push(out, Op::JoinRows { parts: parts.to_vec(), out })
+    }
+
+    /// Some rows.
+    pub fn take_rows(&mut self, x: View, rows: Range<usize>) -> View {
+        assert!(rows.start <= rows.end && rows.end <= self.fixed(x), "rows {rows:?} of {}", self.fixed(x));
+        let out = self.tensor(Rows::Fixed(rows.len()), x.cols());
+        self.push(out, Op::TakeRows { x, start: rows.start, out })
+    }
+
+    /// The columns of all parts.
+    pub fn join_columns(&mut self, parts: &[View]) -> View {
+        let rows = |x: &View| self.tensors[x.tensor.0 as usize].rows;
+        assert!(parts.iter().all(|p| rows(p) == rows(&parts[0])), "rows of joined columns");
+        let out = self.like(parts[0], parts.iter().map(View::cols).sum());
+        self.push(out, Op::JoinColumns { parts: parts.to_vec(), out })
+    }
+
+    /// Factor and offset of every column that normalise groups of columns over all rows.
+    pub fn group_norm(&mut self, x: View, groups: usize, gain: &Vector, bias: &Vector, eps: f32) -> View {
+        assert!(x.is_contiguous() && groups > 0 && x.cols().is_multiple_of(groups), "groups of a norm");
+        assert!(gain.len() == x.cols() && bias.len() == x.cols(), "gain and bias of a group norm");
+        let out = self.tensor(Rows::Fixed(1), 2 * x.cols());
+        self.push(out, Op::GroupNorm { x, groups, gain: gain.clone(), bias: bias.clone(), eps, out })
+    }
+
+    /// Convolution of a picture: `(pixels, weight.rows())`, with four times the pixels after `upsample`.
+    pub fn conv2d(&mut self, conv: Conv2d<'_>) -> View {
+        let Conv2d { x, grid, norm, upsample, weight, bias, kernel, residual } = conv;
+        let pixels = grid.pixels() * if upsample { 4 } else { 1 };
+        assert!(x.is_contiguous() && self.fixed(x) == grid.pixels(), "pixels of {}", weight.name());
+        assert!(kernel == 1 || kernel == 3, "kernel of {}", weight.name());
+        assert_eq!(weight.cols(), kernel * kernel * x.cols(), "channels of {}", weight.name());
+        assert_eq!(bias.len(), weight.rows(), "bias of {}", weight.name());
+        if let Some(norm) = &norm {
+            assert!(norm.affine.is_contiguous() && self.fixed(norm.affine) == 1, "rows of a norm");
+            assert_eq!(norm.affine.cols(), 2 * x.cols(), "columns of a norm");
+        }
+        if let Some(residual) = &residual {
+            assert!(residual.is_contiguous() && self.fixed(*residual) == pixels, "residual of {}", weight.name());
+            assert_eq!(residual.cols(), weight.rows(), "residual of {}", weight.name());
+        }
+        let out = self.tensor(Rows::Fixed(pixels), weight.rows());
+        let (weight, bias) = (weight.clone(), bias.clone());
+        self.push(out, Op::Conv2d { x, grid, norm, upsample, weight, bias, kernel, residual, out })
     }
 
     /// Names a result of the program.

@@ -2,6 +2,7 @@
 
 pub(crate) mod attention;
 pub(crate) mod delta;
+pub(crate) mod image;
 pub(crate) mod kv;
 pub(crate) mod packed;
 pub(crate) mod rows;
@@ -66,6 +67,16 @@ macro_rules! kernel_list {
             rope(x: &[f32], cos: &[f32], sin: &[f32], out: &mut [f32]) = rows;
             /// `out[c] = silu(sum_j taps[j][c] * history[j][c])`; `cold` when history and taps come from memory.
             conv_silu(history: &[&[f32]], taps: &[&[f32]], cold: bool, out: &mut [f32]) = rows;
+            /// `out = (1 + scale) (x - mean) rsqrt(var + eps) + shift`.
+            modulate(x: &[f32], scale: &[f32], shift: &[f32], eps: f32, out: &mut [f32]) = image;
+            /// `out = x + gate * y`.
+            gated_add(x: &[f32], gate: &[f32], y: &[f32], out: &mut [f32]) = image;
+            /// One head: pairs of neighbours turned.
+            rotate_pairs(x: &[f32], angles: &[f32], out: &mut [f32]) = image;
+            /// One pixel: `out = factor x + offset`, then SiLU where wanted.
+            channel_norm(x: &[f32], affine: &[f32], silu: bool, out: &mut [f32]) = image;
+            /// Adds rows to the sums of their columns and of their squares.
+            channel_sums(rows: &[f32], sums: &mut [f64]) = image;
             /// The largest value of a row, and whether all are below infinity and none is NaN.
             survey(x: &[f32], out: &mut softmax::Survey) = softmax;
             /// `out = exp((x - top) / temperature)` for values up to `top`.

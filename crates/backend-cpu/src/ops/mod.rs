@@ -1,6 +1,9 @@
 //! The operations, cut into tasks.
 
 pub(crate) mod attention;
+pub(crate) mod conv2d;
+pub(crate) mod full_attention;
+pub(crate) mod image;
 pub(crate) mod linear;
 pub(crate) mod recurrent;
 pub(crate) mod sample;
@@ -113,6 +116,7 @@ impl<'a> Frame<'a> {
         match self.tensors[tensor.0 as usize].rows {
             Rows::Step => self.inputs.tokens.len(),
             Rows::Logits => self.inputs.logit_rows.len(),
+            Rows::Fixed(rows) => rows,
         }
     }
 

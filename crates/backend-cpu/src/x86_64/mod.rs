@@ -17,7 +17,7 @@ mod guard;
 
 use crate::generic::packed::{FloatRows, GroupSum};
 use crate::generic::{
-    Kernels, Many, Operand, attention, delta, kernel_list, kv, lifted_kernels, packed, rows, softmax,
+    Kernels, Many, Operand, attention, delta, image, kernel_list, kv, lifted_kernels, packed, rows, softmax,
 };
 use crate::layout::{Codes, Segment};
 use avx2::F32x8;

@@ -35,6 +35,16 @@ pub(crate) fn check(op: &Op, bucket: Bucket, cache: &CacheSpec) -> Result<(), Op
         Op::Sample { .. } if bucket.logits > MOST_SAMPLED => {
             Err(wrong(name, "logit rows on cuda", format!("up to {MOST_SAMPLED}"), bucket.logits))
         }
+        Op::Input { .. }
+        | Op::Modulate { .. }
+        | Op::GatedAdd { .. }
+        | Op::RotatePairs { .. }
+        | Op::FullAttention { .. }
+        | Op::JoinRows { .. }
+        | Op::TakeRows { .. }
+        | Op::JoinColumns { .. }
+        | Op::GroupNorm { .. }
+        | Op::Conv2d { .. } => Err(OpError::UnsupportedOp { backend: "cuda".to_owned(), op: name }),
         _ => Ok(()),
     }
 }

@@ -92,6 +92,7 @@ impl Frame<'_> {
         match self.info(tensor).rows {
             Rows::Step => (self.bucket.rows, header(std::mem::offset_of!(params::StepHeader, rows))),
             Rows::Logits => (self.bucket.logits, header(std::mem::offset_of!(params::StepHeader, logits))),
+            Rows::Fixed(_) => unreachable!("refused before: no op that runs here has rows of its own"),
         }
     }
 
@@ -169,5 +170,7 @@ pub(crate) fn calls(op: &Op, frame: &Frame<'_>) -> Result<Vec<Call>, OpError> {
         }
         Op::Sample { logits } => Ok(simple::sample(frame, *logits)),
         Op::Output { .. } => Ok(Vec::new()),
+        // Refused before: see `check`.
+        other => Err(OpError::UnsupportedOp { backend: "cuda".to_owned(), op: other.name() }),
     }
 }

@@ -75,11 +75,11 @@ fn rope_bytes(table: &RopeTable) -> Vec<u8> {
 
 /// The commands of one step so far.
 pub(super) struct Encoder<'a> {
-    program: &'a Program,
-    fixed: &'a Fixed,
+    pub(super) program: &'a Program,
+    pub(super) fixed: &'a Fixed,
     cache: &'a CacheMemory,
-    inputs: &'a StepInputs,
-    commands: Vec<Command>,
+    pub(super) inputs: &'a StepInputs,
+    pub(super) commands: Vec<Command>,
     /// Name and ranges of each output: copied when its op runs, for the arena is used again.
     readback: &'a Buffer,
     read: usize,
@@ -133,40 +133,41 @@ pub(super) fn encode(
 }
 
 impl Encoder<'_> {
-    fn rows(&self, tensor: Tensor) -> usize {
+    pub(super) fn rows(&self, tensor: Tensor) -> usize {
         match self.program.tensors[tensor.0 as usize].rows {
             Rows::Step => self.inputs.tokens.len(),
             Rows::Logits => self.inputs.logit_rows.len(),
+            Rows::Fixed(rows) => rows,
         }
     }
 
     /// Columns of one row of a temporary.
-    fn columns(&self, tensor: Tensor, row: usize, start: usize, len: usize) -> Binding {
+    pub(super) fn columns(&self, tensor: Tensor, row: usize, start: usize, len: usize) -> Binding {
         let id = tensor.0 as usize;
         let at = self.fixed.placements[id].offset + row * self.program.tensors[id].cols;
         self.fixed.arena.floats(at + start, len)
     }
 
     /// A whole row of a temporary.
-    fn row(&self, tensor: Tensor, row: usize) -> Binding {
+    pub(super) fn row(&self, tensor: Tensor, row: usize) -> Binding {
         self.columns(tensor, row, 0, self.program.tensors[tensor.0 as usize].cols)
     }
 
     /// One row of a view, from its first to its last value.
-    fn span(&self, view: View, row: usize) -> Binding {
+    pub(super) fn span(&self, view: View, row: usize) -> Binding {
         self.columns(view.tensor, row, view.offset, Blocks::from(view).span())
     }
 
     /// One block of one row of a view.
-    fn head(&self, view: View, row: usize, head: usize) -> Binding {
+    pub(super) fn head(&self, view: View, row: usize, head: usize) -> Binding {
         self.columns(view.tensor, row, view.offset + head * view.stride, view.dim)
     }
 
-    fn dispatch(&mut self, kernel: Kernel, reads: Vec<Binding>, writes: Vec<Binding>) {
+    pub(super) fn dispatch(&mut self, kernel: Kernel, reads: Vec<Binding>, writes: Vec<Binding>) {
         self.commands.push(Command::Dispatch(Dispatch { kernel, reads, writes }));
     }
 
-    fn copy(&mut self, from: Binding, to: Binding) {
+    pub(super) fn copy(&mut self, from: Binding, to: Binding) {
         self.commands.push(Command::Copy { from, to });
     }
 
@@ -254,6 +255,24 @@ impl Encoder<'_> {
                     self.delta(segment, views, *map, *eps, *layer, *out)?;
                 }
             }
+            Op::Input { name, out } => self.input(name, *out),
+            Op::Modulate { x, scale, shift, eps, out } => self.modulate([*x, *scale, *shift], *eps, *out),
+            Op::GatedAdd { x, gate, y, out } => self.gated_add([*x, *gate, *y], *out),
+            Op::RotatePairs { x, angles, out } => self.rotate_pairs(*x, *angles, *out),
+            Op::FullAttention { q, k, v, scale, seen, out } => {
+                self.full_attention([*q, *k, *v], *scale, *seen, *out);
+            }
+            Op::JoinRows { parts, out } => self.join_rows(parts, *out),
+            Op::TakeRows { x, start, out } => {
+                for row in 0..self.rows(*out) {
+                    self.copy_row(*x, start + row, *out, row, 0);
+                }
+            }
+            Op::JoinColumns { parts, out } => self.join_columns(parts, *out),
+            Op::GroupNorm { x, groups, gain, bias, eps, out } => {
+                self.group_norm(*x, *groups, [buffer_of(gain)?, buffer_of(bias)?], *eps, *out);
+            }
+            Op::Conv2d { weight, bias, .. } => self.conv2d(op, blocks_of(weight)?, buffer_of(bias)?),
             Op::SelectRows { x, out } => {
                 for (to, from) in self.inputs.logit_rows.iter().enumerate() {
                     self.copy(self.span(*x, *from), self.row(*out, to));

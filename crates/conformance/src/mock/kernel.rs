@@ -1,6 +1,6 @@
 //! What the device computes: plain f32 loops over the bytes of a dispatch's bindings, one row or one head at a time.
 
-use super::{codec, sample};
+use super::{codec, image, sample};
 use onebit_ops::{Activations, Sampled, View, quantize_row};
 use onebit_quant::{Format, Matrix};
 
@@ -8,7 +8,7 @@ use onebit_quant::{Format, Matrix};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Blocks {
     heads: usize,
-    dim: usize,
+    pub(super) dim: usize,
     stride: usize,
 }
 
@@ -30,7 +30,7 @@ impl Blocks {
         (self.heads - 1) * self.stride + self.dim
     }
 
-    fn gather(self, bytes: &[u8]) -> Vec<f32> {
+    pub(super) fn gather(self, bytes: &[u8]) -> Vec<f32> {
         let all = floats(bytes);
         (0..self.heads).flat_map(|h| all[h * self.stride..][..self.dim].iter().copied()).collect()
     }
@@ -58,7 +58,7 @@ impl Slice {
         if matches!(self.format, Format::Affine { .. }) { 3 } else { 1 }
     }
 
-    fn matrix<'a>(self, reads: &[&'a [u8]]) -> Result<Matrix<'a>, String> {
+    pub(super) fn matrix<'a>(self, reads: &[&'a [u8]]) -> Result<Matrix<'a>, String> {
         let (scales, biases) = if self.bindings() == 3 { (reads[1], reads[2]) } else { (&[][..], &[][..]) };
         Matrix::new(self.format, self.rows, self.cols, reads[0], scales, biases).map_err(|e| e.to_string())
     }
@@ -93,6 +93,8 @@ pub(super) enum Kernel {
     Delta { eps: f32 },
     /// A part of the choice of a token.
     Sample(sample::Kernel),
+    /// A part of an operation of image models.
+    Image(image::Kernel),
 }
 
 impl Kernel {
@@ -210,6 +212,7 @@ impl Kernel {
             }
             Kernel::Delta { eps } => delta(reads, writes, eps),
             Kernel::Sample(kernel) => kernel.run(reads, writes),
+            Kernel::Image(kernel) => kernel.run(reads, writes)?,
         }
         Ok(())
     }
@@ -232,7 +235,7 @@ pub(super) fn put(values: &[f32], bytes: &mut [u8]) {
     bytes.chunks_exact_mut(4).zip(values).for_each(|(b, v)| b.copy_from_slice(&v.to_le_bytes()));
 }
 
-fn dot(a: &[f32], b: &[f32]) -> f32 {
+pub(super) fn dot(a: &[f32], b: &[f32]) -> f32 {
     a.iter().zip(b).map(|(a, b)| a * b).sum()
 }
 
@@ -240,7 +243,7 @@ fn sigmoid(x: f32) -> f32 {
     1.0 / (1.0 + (-x).exp())
 }
 
-fn silu(x: f32) -> f32 {
+pub(super) fn silu(x: f32) -> f32 {
     x / (1.0 + (-x).exp())
 }
 
@@ -254,7 +257,7 @@ fn rms_norm(mut x: Vec<f32>, dim: usize, gain: &[f32], eps: f32) -> Vec<f32> {
 
 /// Group by group in ascending order: `scale * sum(code x) + bias * sum(x)`, the sums exact integers where the
 /// activations are.
-fn linear(x: &[f32], w: &Matrix<'_>, activations: Activations) -> Vec<f32> {
+pub(super) fn linear(x: &[f32], w: &Matrix<'_>, activations: Activations) -> Vec<f32> {
     let mut row = vec![0.0; w.cols];
     if !w.format.is_packed() {
         return (0..w.rows)

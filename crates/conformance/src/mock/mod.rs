@@ -12,6 +12,7 @@
 mod codec;
 mod device;
 mod encode;
+mod image;
 mod kernel;
 mod link;
 mod resident;
@@ -76,6 +77,7 @@ impl MockDevice {
             kv_formats: vec![KvFormat::F32, KvFormat::F16, KvFormat::Q8, KvFormat::Q4],
             prefill_rows: 64,
             asynchronous: true,
+            images: true,
         };
         MockDevice { caps, link: Link::open(), under_way: Mutex::default() }
     }
@@ -104,6 +106,14 @@ impl MockDevice {
                 }
                 Op::RmsNorm { norm, .. } | Op::GatedNorm { norm, .. } => vector(&norm.gain)?,
                 Op::ConvSilu { weight, .. } => vector(weight)?,
+                Op::GroupNorm { gain, bias, .. } => {
+                    vector(gain)?;
+                    vector(bias)?;
+                }
+                Op::Conv2d { weight: w, bias, .. } => {
+                    weight(w)?;
+                    vector(bias)?;
+                }
                 Op::DeltaGates { decay_rate, dt_bias, .. } => {
                     vector(decay_rate)?;
                     vector(dt_bias)?;

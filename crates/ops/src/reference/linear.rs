@@ -45,6 +45,13 @@ fn float(x: &[Vec<f32>], matrix: &Matrix<'_>, y: &mut [Vec<f32>]) {
     }
 }
 
+/// Row `r` of a matrix, decoded.
+pub(super) fn dense_row(matrix: &Matrix<'_>, r: usize) -> Vec<f32> {
+    let mut row = vec![0.0; matrix.cols];
+    matrix.decode_row(r, &mut row);
+    row
+}
+
 /// Inner product in f64, over eight running sums so that a compiler may keep them in vectors.
 fn dot(x: &[f32], w: &[f32]) -> f32 {
     let (blocks, tail) = x.as_chunks::<8>();

@@ -4,6 +4,7 @@
 
 mod attention;
 mod delta;
+mod image;
 mod linear;
 mod pointwise;
 mod sample;
@@ -83,6 +84,7 @@ struct ReferencePlan {
 
 /// Temporaries of one step: `values[tensor][row]`.
 struct Frame<'a> {
+    program: &'a Program,
     inputs: &'a StepInputs,
     /// The step's tokens, the carried ones among them.
     tokens: Vec<u32>,
@@ -121,6 +123,7 @@ impl Reference {
                 kv_formats: vec![KvFormat::F32, KvFormat::F16, KvFormat::Q8, KvFormat::Q4],
                 prefill_rows: 64,
                 asynchronous: false,
+                images: true,
             },
             next_ticket: AtomicU64::new(0),
             done: Mutex::default(),
@@ -295,6 +298,7 @@ impl Backend for Reference {
         let mut tokens = inputs.tokens.clone();
         inputs.carried.iter().for_each(|c| tokens[c.row] = sampled[c.from]);
         let mut frame = Frame {
+            program: &plan.program,
             inputs: &inputs,
             tokens,
             cache: &plan.cache,
@@ -375,6 +379,52 @@ fn execute(op: &Op, frame: &mut Frame<'_>) -> Result<(), OpError> {
         Op::GatedNorm { x, z, norm, out } => {
             let normed = pointwise::rms_norm(frame.read(*x), x.dim, vector(&norm.gain)?, norm.eps);
             vec![(*out, pointwise::zip(normed, &frame.read(*z), |x, z| x * pointwise::silu(z)))]
+        }
+        Op::Input { name, out } => {
+            let cols = frame.program.tensors[out.0 as usize].cols;
+            vec![(*out, frame.inputs.values[&**name].chunks(cols.max(1)).map(<[f32]>::to_vec).collect())]
+        }
+        Op::Modulate { x, scale, shift, eps, out } => {
+            let (scale, shift) = (frame.read(*scale).concat(), frame.read(*shift).concat());
+            vec![(*out, image::modulate(frame.read(*x), &scale, &shift, *eps))]
+        }
+        Op::GatedAdd { x, gate, y, out } => {
+            vec![(*out, image::gated_add(frame.read(*x), &frame.read(*gate).concat(), &frame.read(*y)))]
+        }
+        Op::RotatePairs { x, angles, out } => {
+            vec![(*out, image::rotate_pairs(frame.read(*x), x.dim, &frame.read(*angles)))]
+        }
+        Op::FullAttention { q, k, v, scale, seen, out } => {
+            let (queries, keys, values) = (frame.read(*q), frame.read(*k), frame.read(*v));
+            let op = image::Attention { q: (&queries, *q), k: (&keys, *k), v: &values, scale: *scale, seen: *seen };
+            vec![(*out, image::full_attention(&op))]
+        }
+        Op::JoinRows { parts, out } => vec![(*out, parts.iter().flat_map(|p| frame.read(*p)).collect())],
+        Op::TakeRows { x, start, out } => {
+            let rows = frame.read(*x);
+            vec![(*out, rows[*start..*start + frame.program.max_rows(*out)].to_vec())]
+        }
+        Op::JoinColumns { parts, out } => {
+            let mut rows = frame.read(parts[0]);
+            for part in &parts[1..] {
+                rows.iter_mut().zip(frame.read(*part)).for_each(|(row, more)| row.extend(more));
+            }
+            vec![(*out, rows)]
+        }
+        Op::GroupNorm { x, groups, gain, bias, eps, out } => {
+            vec![(*out, vec![image::group_norm(&frame.read(*x), *groups, gain, bias, *eps)?])]
+        }
+        Op::Conv2d { x, grid, norm, upsample, weight: w, bias, kernel, residual, out } => {
+            let op = image::Conv {
+                grid: *grid,
+                norm: norm.map(|norm| (norm, frame.read(norm.affine).concat())),
+                upsample: *upsample,
+                weight: weight(w)?,
+                bias: vector(bias)?,
+                kernel: *kernel,
+                residual: residual.map(|r| frame.read(r)),
+            };
+            vec![(*out, image::conv2d(frame.read(*x), &op)?)]
         }
         Op::SelectRows { x, out } => {
             let rows = frame.read(*x);

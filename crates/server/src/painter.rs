@@ -98,10 +98,13 @@ fn work(source: &mut impl PictureSource, Order { order, events }: &Order) {
     if events.is_closed() {
         return;
     }
-    let mut watch = |stage| match events.send(PictureEvent::Stage(stage)) {
-        Ok(()) => ControlFlow::Continue(()),
-        // Nobody waits for it any more.
-        Err(_) => ControlFlow::Break(()),
+    let mut told = None;
+    let mut watch = |stage| {
+        if told.replace(stage) != Some(stage) {
+            // Whether somebody still listens is asked below.
+            let _ = events.send(PictureEvent::Stage(stage));
+        }
+        if events.is_closed() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     };
     let end = match source.make(order, &mut watch) {
         Ok(picture) => PictureEvent::Done(picture),

@@ -74,6 +74,9 @@ pub enum PictureError {
     /// The watcher wanted it to end.
     #[error("the picture was cancelled")]
     Cancelled,
+    /// Too little memory is free now; it may work later.
+    #[error("{0}")]
+    NoRoom(String),
     /// The order was fine, and the work failed.
     #[error("{0}")]
     Failed(String),
@@ -81,8 +84,8 @@ pub enum PictureError {
 
 /// What makes pictures, one after the other, on a thread of its own.
 pub trait PictureSource: 'static {
-    /// Makes a picture. `watch` is told of each stage as it begins and of each step as it ends, and says whether to go
-    /// on; between steps nothing is asked.
+    /// Makes a picture. `watch` is told of each stage as it begins and of each step as it ends, as often as there is a
+    /// chance to stop, and says whether to go on.
     ///
     /// # Errors
     /// [`PictureError::Cancelled`] when `watch` said so.

@@ -150,6 +150,7 @@ impl From<PictureError> for ApiError {
         match error {
             PictureError::Order { field, message } => ApiError::field(field, message),
             PictureError::Cancelled => ApiError::internal("the picture was cancelled by the server"),
+            PictureError::NoRoom(message) => ApiError::unavailable(message),
             PictureError::Failed(message) => ApiError::internal(message),
         }
     }

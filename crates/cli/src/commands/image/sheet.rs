@@ -1,0 +1,285 @@
+//! Pictures side by side: a heading for each row and column, and words below each picture.
+
+use ab_glyph::{Font, FontRef, ScaleFont, point};
+use anyhow::{Context, Result};
+use image::imageops::{self, FilterType};
+use image::{Rgb, RgbImage};
+
+/// Latin, Greek and Cyrillic letters; what it lacks is drawn as a box.
+const FONT: &[u8] = include_bytes!("../../../assets/NotoSans-Subset.ttf");
+
+const PAPER: Rgb<u8> = Rgb([250, 249, 246]);
+const INK: Rgb<u8> = Rgb([36, 35, 31]);
+const SOFT: Rgb<u8> = Rgb([107, 103, 93]);
+const ALARM: Rgb<u8> = Rgb([163, 52, 42]);
+const ALARM_PAPER: Rgb<u8> = Rgb([249, 233, 230]);
+
+/// Pixels.
+const MARGIN: u32 = 28;
+const GAP: u32 = 20;
+const PAD: u32 = 14;
+const LARGE: f32 = 22.0;
+const SMALL: f32 = 16.0;
+/// Largest side of a picture on the sheet, and the smallest width of a column, which words need.
+const MOST: u32 = 512;
+const LEAST: u32 = 240;
+const HEADING_LINES: usize = 3;
+
+/// A column: what all its pictures have in common.
+pub(super) struct Column {
+    /// The first line of the heading, in large letters.
+    pub(super) title: String,
+    /// More lines.
+    pub(super) words: Vec<String>,
+    /// Width and height of its pictures in pixels.
+    pub(super) size: (u32, u32),
+}
+
+/// What is in a cell.
+pub(super) enum Content {
+    /// A picture.
+    Picture(RgbImage),
+    /// Why there is none.
+    Error(String),
+}
+
+/// A cell and the words below it.
+pub(super) struct Cell {
+    pub(super) content: Content,
+    pub(super) words: Vec<String>,
+}
+
+/// A row: its heading, and a cell for each column.
+pub(super) struct Row {
+    pub(super) heading: String,
+    pub(super) words: String,
+    pub(super) cells: Vec<Cell>,
+}
+
+/// Draws a sheet.
+///
+/// # Errors
+/// A fault of the font, which is part of the program.
+pub(super) fn draw(columns: &[Column], rows: &[Row]) -> Result<RgbImage> {
+    let pen = Pen::new()?;
+    let boxes: Vec<(u32, u32)> = columns.iter().map(|c| shrunk(c.size)).collect();
+    let widths: Vec<u32> = boxes.iter().map(|(width, _)| (*width).max(LEAST)).collect();
+    let inner: u32 = widths.iter().sum::<u32>() + GAP * (columns.len() as u32).saturating_sub(1);
+    let tallest = boxes.iter().map(|(_, height)| *height).max().unwrap_or(0);
+
+    let heads: Vec<Vec<String>> =
+        columns.iter().zip(&widths).map(|(c, width)| pen.wrap(&c.title, LARGE, *width, HEADING_LINES)).collect();
+    let head_words = columns.iter().map(|c| c.words.len()).max().unwrap_or(0);
+    let head_lines = heads.iter().map(Vec::len).max().unwrap_or(0);
+    let head = line(LARGE) * head_lines as u32 + line(SMALL) * head_words as u32;
+    let headings: Vec<Vec<String>> = rows.iter().map(|r| pen.wrap(&r.heading, LARGE, inner, HEADING_LINES)).collect();
+    let foot = |row: &Row| line(SMALL) * row.cells.iter().map(|c| c.words.len()).max().unwrap_or(0) as u32;
+    let row_height =
+        |(row, heading): (&Row, &Vec<String>)| GAP + line(LARGE) * heading.len() as u32 + line(SMALL) + PAD + tallest + PAD / 2 + foot(row);
+    let height = MARGIN + head + rows.iter().zip(&headings).map(row_height).sum::<u32>() + MARGIN;
+
+    let mut sheet = RgbImage::from_pixel(MARGIN + inner + MARGIN, height, PAPER);
+    let mut x = MARGIN;
+    for ((column, title), width) in columns.iter().zip(&heads).zip(&widths) {
+        let mut y = pen.lines(&mut sheet, (x, MARGIN), title, LARGE, INK);
+        for words in &column.words {
+            y = pen.lines(&mut sheet, (x, y), &pen.wrap(words, SMALL, *width, 1), SMALL, SOFT);
+        }
+        x += width + GAP;
+    }
+    let mut y = MARGIN + head;
+    for (row, heading) in rows.iter().zip(&headings) {
+        y = pen.lines(&mut sheet, (MARGIN, y + GAP), heading, LARGE, INK);
+        y = pen.lines(&mut sheet, (MARGIN, y), std::slice::from_ref(&row.words), SMALL, SOFT) + PAD;
+        let mut x = MARGIN;
+        for ((cell, size), width) in row.cells.iter().zip(&boxes).zip(&widths) {
+            draw_cell(&pen, &mut sheet, (x, y), cell, *size, *width);
+            let mut below = y + tallest + PAD / 2;
+            for words in &cell.words {
+                below = pen.lines(&mut sheet, (x, below), &pen.wrap(words, SMALL, *width, 1), SMALL, SOFT);
+            }
+            x += width + GAP;
+        }
+        y += tallest + PAD / 2 + foot(row);
+    }
+    Ok(sheet)
+}
+
+fn draw_cell(pen: &Pen, sheet: &mut RgbImage, (x, y): (u32, u32), cell: &Cell, size: (u32, u32), width: u32) {
+    match &cell.content {
+        Content::Picture(picture) => {
+            let small = if picture.dimensions() == size {
+                picture.clone()
+            } else {
+                imageops::resize(picture, size.0, size.1, FilterType::Lanczos3)
+            };
+            imageops::replace(sheet, &small, x.into(), y.into());
+        }
+        Content::Error(reason) => {
+            let height = size.1.max(line(SMALL) * 3 + 2 * PAD);
+            for at_y in y..(y + height).min(sheet.height()) {
+                for at_x in x..x + width {
+                    sheet.put_pixel(at_x, at_y, ALARM_PAPER);
+                }
+            }
+            let lines = ((height - 2 * PAD) / line(SMALL)).max(1) as usize;
+            let words = pen.wrap(reason, SMALL, width - 2 * PAD, lines);
+            pen.lines(sheet, (x + PAD, y + PAD), &words, SMALL, ALARM);
+        }
+    }
+}
+
+/// A size that fits on the sheet, of the same form.
+fn shrunk((width, height): (u32, u32)) -> (u32, u32) {
+    let longest = width.max(height);
+    if longest <= MOST {
+        return (width, height);
+    }
+    let side = |side: u32| (side * MOST / longest).max(1);
+    (side(width), side(height))
+}
+
+/// Height of a line of letters of this size.
+fn line(size: f32) -> u32 {
+    (size * 1.4).round() as u32
+}
+
+struct Pen {
+    font: FontRef<'static>,
+}
+
+impl Pen {
+    fn new() -> Result<Self> {
+        Ok(Pen { font: FontRef::try_from_slice(FONT).context("the font of the program is damaged")? })
+    }
+
+    fn width(&self, text: &str, size: f32) -> f32 {
+        let font = self.font.as_scaled(size);
+        text.chars().map(|c| font.h_advance(font.glyph_id(c))).sum()
+    }
+
+    /// Lines that are no wider than `width`, at most so many; what does not fit ends in an ellipsis.
+    fn wrap(&self, text: &str, size: f32, width: u32, most: usize) -> Vec<String> {
+        let fits = |line: &str| self.width(line, size) <= width as f32;
+        let mut lines = vec![String::new()];
+        for word in text.split_whitespace() {
+            let last = lines.len() - 1;
+            let joined = if lines[last].is_empty() { word.to_owned() } else { format!("{} {word}", lines[last]) };
+            if fits(&joined) {
+                lines[last] = joined;
+                continue;
+            }
+            // A word that is wider than a line, or a text without spaces, is cut where the line ends.
+            let mut rest = if lines[last].is_empty() { lines.pop().unwrap_or_default() } else { String::new() };
+            for c in word.chars() {
+                rest.push(c);
+                if !fits(&rest) {
+                    rest.pop();
+                    lines.push(std::mem::take(&mut rest));
+                    rest.push(c);
+                }
+            }
+            lines.push(rest);
+        }
+        if lines.len() > most {
+            lines.truncate(most);
+            if let Some(last) = lines.last_mut() {
+                while !last.is_empty() && !fits(&format!("{last}…")) {
+                    last.pop();
+                }
+                last.push('…');
+            }
+        }
+        lines
+    }
+
+    /// Draws lines below each other; returns where the next one would begin.
+    fn lines(&self, sheet: &mut RgbImage, (x, mut y): (u32, u32), lines: &[String], size: f32, ink: Rgb<u8>) -> u32 {
+        for text in lines {
+            self.text(sheet, (x as f32, y as f32), text, size, ink);
+            y += line(size);
+        }
+        y
+    }
+
+    fn text(&self, sheet: &mut RgbImage, (mut x, y): (f32, f32), text: &str, size: f32, ink: Rgb<u8>) {
+        let font = self.font.as_scaled(size);
+        let base = y + (line(size) as f32 - size) / 2.0 + font.ascent();
+        for c in text.chars() {
+            let glyph = font.glyph_id(c).with_scale_and_position(size, point(x, base));
+            x += font.h_advance(glyph.id);
+            let Some(outline) = self.font.outline_glyph(glyph) else { continue };
+            let corner = outline.px_bounds().min;
+            outline.draw(|dx, dy, cover| {
+                let (at_x, at_y) = (corner.x + dx as f32, corner.y + dy as f32);
+                if at_x < 0.0 || at_y < 0.0 {
+                    return;
+                }
+                if let Some(pixel) = sheet.get_pixel_mut_checked(at_x as u32, at_y as u32) {
+                    for (level, ink) in pixel.0.iter_mut().zip(ink.0) {
+                        let mixed = f32::from(*level) * (1.0 - cover) + f32::from(ink) * cover;
+                        *level = mixed.round().clamp(0.0, 255.0) as u8;
+                    }
+                }
+            });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn picture(width: u32, height: u32, colour: [u8; 3]) -> Content {
+        Content::Picture(RgbImage::from_pixel(width, height, Rgb(colour)))
+    }
+
+    #[test]
+    fn every_cell_has_its_place() {
+        let column = |title: &str, size| Column { title: title.to_owned(), words: vec!["512x512".to_owned()], size };
+        let columns = [column("one", (512, 512)), column("two", (1024, 768))];
+        let words = || vec!["3.2 s, 1.90 GB".to_owned()];
+        let row = |a, b| Row {
+            heading: "A bonsai tree — бонсай δέντρο".to_owned(),
+            words: "seed 7".to_owned(),
+            cells: vec![Cell { content: a, words: words() }, Cell { content: b, words: words() }],
+        };
+        let error = || Content::Error("a picture of 1024x768 needs 9 GB, 4 GB are free: use --low-memory".to_owned());
+        let rows = [
+            row(picture(512, 512, [200, 10, 10]), picture(1024, 768, [10, 10, 200])),
+            row(picture(512, 512, [10, 200, 10]), error()),
+        ];
+        let sheet = draw(&columns, &rows).expect("a sheet");
+        assert_eq!(sheet.width(), 2 * MARGIN + GAP + 512 + 512);
+        let count = |colour: [u8; 3]| sheet.pixels().filter(|p| p.0 == colour).count();
+        assert_eq!(count([200, 10, 10]), 512 * 512);
+        assert_eq!(count([10, 200, 10]), 512 * 512);
+        assert_eq!(count([10, 10, 200]), 512 * 384, "shrunk to fit");
+        assert!(count(ALARM_PAPER.0) > 512 * 300 && count(ALARM.0) > 50, "the reason is written");
+        assert!(count(INK.0) > 200, "headings are written");
+    }
+
+    #[test]
+    fn lines_are_no_wider_than_their_place() {
+        let pen = Pen::new().expect("a font");
+        let prompt = "a long prompt about nothing in particular ".repeat(9);
+        for text in [prompt.as_str(), &"盆栽".repeat(200), "one", ""] {
+            for (width, most) in [(100, 2), (300, 50), (3000, 3)] {
+                let lines = pen.wrap(text, SMALL, width, most);
+                assert!(lines.len() <= most && !lines.is_empty());
+                assert!(lines.iter().all(|l| pen.width(l, SMALL) <= width as f32), "{lines:?}");
+            }
+        }
+        assert!(pen.wrap(&prompt, SMALL, 100, 2)[1].ends_with('…'));
+        let all = pen.wrap(&prompt, SMALL, 300, 500);
+        assert_eq!(all.join(" "), prompt.trim(), "nothing is lost");
+    }
+
+    #[test]
+    fn the_font_has_the_letters_of_the_sheet() {
+        let pen = Pen::new().expect("a font");
+        let own = "0123456789 x,.;:-–—…“”()/%+≈ abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZäéßñøżЖяλ";
+        let absent: String = own.chars().filter(|c| *c != ' ' && pen.font.glyph_id(*c).0 == 0).collect();
+        assert_eq!(absent, "");
+    }
+}

@@ -1,10 +1,14 @@
 //! From named tensors to uploaded weights, with shape checks on the way.
 
 use crate::ModelError;
-use onebit_ops::{Backend, DenseTensor, Meta, UploadOptions, Vector, Weight, WeightSource, WeightStore};
-use onebit_quant::{Format, Matrix};
+use onebit_ops::{
+    Backend, DenseTensor, Meta, OpError, UploadOptions, Vector, Weight, WeightInfo, WeightSource, WeightStore,
+};
+use onebit_quant::{Format, Matrix, ParamType};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
+use std::ops::Range;
+use std::sync::Arc;
 
 /// Wishes at loading.
 #[derive(Clone, Copy, Default)]
@@ -38,6 +42,12 @@ pub enum PartKind {
     Mlp,
     /// Output head of its own.
     Head,
+    /// Attention and feed-forward projections in one matrix.
+    Joint,
+    /// What scales, shifts and gates the blocks of an image transformer.
+    Modulation,
+    /// Convolutions.
+    Convolution,
 }
 
 impl std::fmt::Display for PartKind {
@@ -48,6 +58,9 @@ impl std::fmt::Display for PartKind {
             PartKind::Delta => "delta rule",
             PartKind::Mlp => "feed-forward",
             PartKind::Head => "head",
+            PartKind::Joint => "attention and feed-forward",
+            PartKind::Modulation => "modulation",
+            PartKind::Convolution => "convolution",
         })
     }
 }
@@ -89,6 +102,8 @@ impl Outline {
 pub(crate) enum Target<'a> {
     Device { backend: &'a dyn Backend, options: LoadOptions<'a>, progress: &'a mut dyn FnMut(Progress), total: u64 },
     Outline,
+    /// Handles without a device behind them: enough to record with.
+    Sketch,
 }
 
 /// Resolves names, checks shapes, uploads.
@@ -122,7 +137,13 @@ impl<'a> Loader<'a> {
             });
             found.ok_or_else(|| ModelError::MissingTensor("model.embed_tokens.weight".to_owned()))?
         };
-        Ok(Loader { source, target, prefix, head, outline: Outline::default(), bytes: 0, used: RefCell::default() })
+        Ok(Loader { prefix, head, ..Self::bare(source, target) })
+    }
+
+    /// For checkpoints whose tensors have no common prefix.
+    pub(crate) fn bare(source: &'a dyn WeightSource, target: Target<'a>) -> Self {
+        let (outline, used) = (Outline::default(), RefCell::default());
+        Loader { source, target, prefix: "", head: "", outline, bytes: 0, used }
     }
 
     /// What has been found so far.
@@ -170,7 +191,9 @@ impl<'a> Loader<'a> {
         for (name, shape) in members {
             parts.push(self.part(kind, weight, name, *shape)?);
         }
-        let Target::Device { backend, options, progress, total } = &mut self.target else { return Ok(None) };
+        let Target::Device { backend, options, progress, total } = &mut self.target else {
+            return Ok(self.sketch(weight, &parts));
+        };
         let uploaded = match options.store.and_then(|store| store.find(weight)) {
             Some(kept) => backend.restore(weight, &parts, kept)?,
             None => {
@@ -187,6 +210,108 @@ impl<'a> Loader<'a> {
         Ok(Some(uploaded))
     }
 
+    /// Uploads some rows of one module as a weight each.
+    pub(crate) fn cut(
+        &mut self,
+        kind: PartKind,
+        (name, shape): (String, [usize; 2]),
+        weights: &[(String, Range<usize>)],
+    ) -> Result<Option<Vec<Weight>>, ModelError> {
+        let matrix = self.part(kind, &name, &name, shape)?;
+        let mut uploaded = Vec::with_capacity(weights.len());
+        for (weight, rows) in weights {
+            let part = matrix.slice_rows(rows.clone());
+            uploaded.push(match &self.target {
+                Target::Device { backend, options, .. } => {
+                    Some(backend.upload(weight, &[part], UploadOptions { keep_biases: options.keep_biases })?)
+                }
+                _ => self.sketch(weight, &[part]),
+            });
+        }
+        if let Target::Device { progress, total, .. } = &mut self.target {
+            self.source.release(&name);
+            progress(Progress { bytes: self.bytes, total: *total });
+        }
+        Ok(uploaded.into_iter().collect())
+    }
+
+    /// Uploads a convolution, `[out, in, kernel]` as stored `[out][in][kernel][kernel]`, with columns reordered to
+    /// `[kernel][kernel][in]`. It keeps two bytes a value where that loses nothing.
+    pub(crate) fn convolution(
+        &mut self,
+        name: &str,
+        [rows, channels, kernel]: [usize; 3],
+    ) -> Result<Option<Weight>, ModelError> {
+        let taps = kernel * kernel;
+        let (cols, tensor) = (channels * taps, format!("{name}.weight"));
+        let values = match self.target {
+            Target::Device { .. } => self.values(&tensor, rows * cols)?,
+            // Headers say enough: the caller took these sizes from them.
+            _ => Vec::new(),
+        };
+        let narrow = values.iter().all(|v| v.to_bits() & 0xffff == 0);
+        let format = if narrow { Format::BF16 } else { Format::F32 };
+        let bytes = format.matrix_bytes(rows, cols).unwrap_or(0) as u64;
+        self.outline.parts.push(Part {
+            weight: name.to_owned(),
+            tensor: name.to_owned(),
+            kind: PartKind::Convolution,
+            format,
+            rows,
+            cols,
+            bytes,
+        });
+        self.bytes += bytes;
+        let (keep, kind) = (self.bytes, format.dense().unwrap_or(ParamType::F32));
+        let Target::Device { backend, options, progress, total } = &mut self.target else {
+            let matrix = Matrix { format, rows, cols, codes: &[], scales: &[], biases: &[] };
+            return Ok(self.sketch(name, &[matrix]));
+        };
+        let mut codes = Vec::with_capacity(bytes as usize);
+        for row in values.chunks_exact(cols.max(1)) {
+            for tap in 0..taps {
+                row.iter().skip(tap).step_by(taps).for_each(|v| kind.write(*v, &mut codes));
+            }
+        }
+        let matrix = Matrix::new(format, rows, cols, &codes, &[], &[]).map_err(OpError::from)?;
+        let weight = backend.upload(name, &[matrix], UploadOptions { keep_biases: options.keep_biases })?;
+        self.source.release(name);
+        progress(Progress { bytes: keep, total: *total });
+        Ok(Some(weight))
+    }
+
+    /// A handle that says what a weight would be, where that is wanted.
+    fn sketch(&self, name: &str, parts: &[Matrix<'_>]) -> Option<Weight> {
+        if !matches!(self.target, Target::Sketch) {
+            return None;
+        }
+        let (mut ranges, mut rows) = (Vec::new(), 0);
+        for part in parts {
+            ranges.push(rows..rows + part.rows);
+            rows += part.rows;
+        }
+        // Offsets of one and two bits are derived when weights are uploaded.
+        let bytes = |m: &Matrix<'_>| {
+            let all = m.format.matrix_bytes(m.rows, m.cols).unwrap_or(0);
+            match m.format {
+                Format::Affine { bits: 1 | 2, group, bias, .. } => {
+                    all - m.rows * m.cols / usize::from(group) * bias.bytes()
+                }
+                _ => all,
+            }
+        };
+        let info = WeightInfo {
+            name: name.to_owned(),
+            rows,
+            cols: parts.first().map_or(0, |p| p.cols),
+            parts: ranges,
+            kernel: "none".to_owned(),
+            resident_bytes: parts.iter().map(|p| bytes(p) as u64).sum(),
+            shed_bytes: 0,
+        };
+        Some(Weight::new(info, Box::new(())))
+    }
+
     /// Uploads a module of which only rows are looked up. `None` for an outline.
     pub(crate) fn table(
         &mut self,
@@ -196,7 +321,7 @@ impl<'a> Loader<'a> {
     ) -> Result<Option<Weight>, ModelError> {
         let lent = match &self.target {
             Target::Device { .. } => self.source.table(&name)?,
-            Target::Outline => None,
+            Target::Outline | Target::Sketch => None,
         };
         let Some(table) = lent else { return self.weight(kind, weight, &[(name, shape)]) };
         self.part(kind, weight, &name, shape)?;
@@ -287,6 +412,7 @@ impl<'a> Loader<'a> {
     pub(crate) fn vector(&self, values: &[f32]) -> Result<Option<Vector>, ModelError> {
         match &self.target {
             Target::Device { backend, .. } => Ok(Some(backend.upload_vector(values)?)),
+            Target::Sketch => Ok(Some(Vector::new(values.len(), Arc::new(())))),
             Target::Outline => Ok(None),
         }
     }

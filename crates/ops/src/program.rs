@@ -599,6 +599,11 @@ impl Recorder {
         self.record_linear(x, Some(norm), weight, activations, Epilogue::SwiGlu)
     }
 
+    /// `silu(gate) * up`, both halves of `x W^T`.
+    pub fn linear_swiglu(&mut self, x: View, weight: &Weight, activations: Activations) -> View {
+        self.record_linear(x, None, weight, activations, Epilogue::SwiGlu)
+    }
+
     fn record_linear(
         &mut self,
         x: View,

@@ -4,10 +4,13 @@
 //! [`ImageModel::generate`] makes it: prompt -> text encoder -> steps of the transformer -> VAE decoder. Either all parts stay
 //! loaded, or each is loaded, run and freed in turn (`low_memory`).
 
+mod decode;
 mod error;
 mod model;
 mod plan;
+mod prompt;
 mod request;
+mod run;
 
 pub use error::ImageError;
 pub use model::{ImageModel, ImageOptions, ImageTree};

@@ -75,14 +75,14 @@ impl fmt::Display for ImageSize {
     }
 }
 
-/// What is known of an image model before its weights are read.
+/// What is known of an image transformer before its weights are read.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ImageFacts {
     /// `flux2`.
     pub architecture: &'static str,
-    /// Width of the transformer.
+    /// Width of the stream.
     pub hidden: usize,
-    /// Attention heads of the transformer.
+    /// Attention heads.
     pub heads: usize,
     /// Blocks with a stream each for text and image.
     pub double_blocks: usize,
@@ -90,14 +90,12 @@ pub struct ImageFacts {
     pub single_blocks: usize,
     /// Values of a latent pixel.
     pub channels: usize,
-    /// Layers of the text encoder that are run.
-    pub text_layers: usize,
-    /// Most tokens of a prompt, the frame around it included.
-    pub text_tokens: usize,
-    /// Matrix elements of the transformer.
+    /// Values that it reads of a text token.
+    pub text_width: usize,
+    /// Matrix elements.
     pub parameters: u64,
-    /// Bytes of each part's matrices in the files.
-    pub bytes: [(ImagePart, u64); 3],
-    /// How the transformer's blocks are stored, such as `1-bit, groups of 128`.
+    /// Bytes of its matrices in the files.
+    pub bytes: u64,
+    /// How its blocks are stored, such as `1-bit, groups of 128`.
     pub format: String,
 }

@@ -74,14 +74,6 @@ pub fn steps_bar(what: &str, total: u64) -> ProgressBar {
     bar
 }
 
-/// Something that goes on for a while.
-#[must_use]
-pub fn spinner(what: &str) -> ProgressBar {
-    let spinner = bar(what, 0, "{spinner} {msg} {elapsed}");
-    spinner.enable_steady_tick(Duration::from_millis(120));
-    spinner
-}
-
 fn bar(what: &str, total: u64, template: &str) -> ProgressBar {
     let target = if std::io::stderr().is_terminal() {
         ProgressDrawTarget::stderr_with_hz(10)

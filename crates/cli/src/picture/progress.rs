@@ -20,6 +20,7 @@ pub struct Progress<'a> {
     encoder: Option<Instant>,
     encoded: Duration,
     last_step: Instant,
+    tiles: u64,
     /// The time that was expected, counted from the first step on.
     pub expected: Option<Duration>,
 }
@@ -38,6 +39,7 @@ impl<'a> Progress<'a> {
             encoder: None,
             encoded: Duration::ZERO,
             last_step: now,
+            tiles: 0,
             expected: None,
         }
     }
@@ -80,8 +82,12 @@ impl<'a> Progress<'a> {
                 }
             }
             ImagePart::Vae => {
+                // Told before each tile.
+                self.tiles += 1;
                 if !self.quiet {
-                    self.bar = Some(terminal::spinner("making pixels"));
+                    let bar = terminal::steps_bar("making pixels, tile", self.plan.tiles as u64);
+                    bar.set_position(self.tiles - 1);
+                    self.bar = Some(bar);
                 }
             }
         }

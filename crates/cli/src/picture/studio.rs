@@ -77,10 +77,10 @@ impl Studio {
         Ok(Studio { name: located.name.clone(), maker, device, model, residency, decode_bytes })
     }
 
-    /// Sizes.
+    /// Sizes of the transformer.
     #[must_use]
     pub fn facts(&self) -> &ImageFacts {
-        self.model.facts()
+        &self.model.facts().transformer
     }
 
     fn settings(&self, recipe: &Recipe) -> ImageSettings {

@@ -9,8 +9,8 @@ use crate::resolve::Located;
 use crate::terminal::{bytes, say};
 use anyhow::Result;
 use onebit_engine::NoiseRng;
-use onebit_engine::image::{ImageError, ImageEvent};
-use onebit_models::image::{ImagePart, schedule::Shift};
+use onebit_engine::image::{ImageError, ImageEvent, ImagePlan};
+use onebit_models::image::{ImagePart, ImageSize, schedule::Shift};
 use onebit_server::{
     Card, LoadError, Loaded, Loader, ModelEntry, ModelKind, Picture, PictureCheck, PictureDefaults, PictureError,
     PictureOrder, PictureSource, PictureStage,
@@ -28,33 +28,21 @@ const TOKENS: usize = 512;
 /// An image model that is opened now. Its weights are read for the first picture.
 pub(super) fn now(located: Located, loading: &Loading) -> Result<ModelEntry> {
     let studio = open(&located, loading)?;
-    let order = PictureOrder {
-        prompt: String::new(),
-        width: DEFAULTS.width,
-        height: DEFAULTS.height,
-        steps: DEFAULTS.steps,
-        guidance: DEFAULTS.guidance,
-        seed: 0,
-    };
-    let size = format!("{}x{}", order.width, order.height);
-    match recipe(&order).map(|recipe| studio.plan(&recipe)) {
-        Ok(Ok(plan)) => say(&format!(
-            "{} on {}: makes pictures; one of {size} takes about {} of memory at most",
-            located.name,
-            studio.device,
-            bytes(plan.peak)
-        )),
-        Ok(Err(error)) => say(&format!("warning: {}: {error}", located.name)),
-        Err(error) => say(&format!("warning: {}: {error}", located.name)),
-    }
-    let card = card(&studio, &located);
+    let (size, plan) = default_plan(&studio)?;
+    say(&format!(
+        "{} on {}: makes pictures; one of {size} takes about {} of memory at most",
+        located.name,
+        studio.device,
+        bytes(plan.peak)
+    ));
+    let card = card(&studio, &located)?;
     let loaded = loaded(studio, &located, loading)?;
     Ok(ModelEntry::loaded(located.name.clone(), card, loaded, loader(located, loading)))
 }
 
 /// An image model that is opened when it is first asked for. Its headers are read now.
 pub(super) fn later(located: Located, loading: &Loading) -> Result<ModelEntry> {
-    let card = card(&open(&located, loading)?, &located);
+    let card = card(&open(&located, loading)?, &located)?;
     say(&format!("{}: makes pictures; is opened when it is first asked for", located.name));
     Ok(ModelEntry::new(located.name.clone(), card, loader(located, loading)))
 }
@@ -81,17 +69,25 @@ fn loaded(studio: Studio, located: &Located, loading: &Loading) -> Result<Loaded
     Ok(Loaded::pictures(move || Easel { studio }, check, DEFAULTS)?)
 }
 
-fn card(studio: &Studio, located: &Located) -> Card {
+/// Of a picture that a request is silent about.
+fn default_plan(studio: &Studio) -> Result<(ImageSize, ImagePlan)> {
+    let PictureDefaults { width, height, steps, guidance } = DEFAULTS;
+    let recipe = recipe(&PictureOrder { prompt: String::new(), width, height, steps, guidance, seed: 0 })?;
+    Ok((recipe.size, studio.plan(&recipe)?))
+}
+
+fn card(studio: &Studio, located: &Located) -> Result<Card> {
     let facts = studio.facts();
-    Card {
+    let bytes = default_plan(studio)?.1.parts.iter().map(|part| part.weights).sum();
+    Ok(Card {
         kind: ModelKind::Image,
         architecture: facts.architecture.to_owned(),
         parameters: facts.parameters,
-        bytes: facts.bytes.iter().map(|(_, bytes)| bytes).sum(),
+        bytes,
         format: facts.format.clone(),
         path: located.path.display().to_string(),
         trained_context: TOKENS,
-    }
+    })
 }
 
 fn recipe(order: &PictureOrder) -> Result<Recipe, PictureError> {

@@ -39,8 +39,8 @@ Examples:
   onebit image image-ternary-4b --prompt 'A bonsai tree on a desk'
   onebit image ./bonsai-image --prompt 'A red fox' --size 768x512 --seed 7 -o fox.png
   onebit image image-binary-4b --prompt 'A lighthouse' -n 4 -o light.png     makes light-1.png to light-4.png
-  onebit image --from fox.png -o again.png                                  the same picture again
-  onebit image --from fox.png --seed 8 -o other.png                         the same but for the seed
+  onebit image ./bonsai-image --from fox.png -o again.png                   the same picture again
+  onebit image ./bonsai-image --from fox.png --seed 8 -o other.png          the same but for the seed
   onebit image compare image-binary-4b image-ternary-4b --prompts prompts.txt -o sheet.png"
 )]
 pub struct ImageArgs {

@@ -10,7 +10,7 @@
 //! | [`prompt`], [`sampling`], [`answer`] | from a question to an answer |
 //! | [`picture`] | from a prompt to a picture and its file |
 //! | [`terminal`] | what may be written where |
-//! | [`shape`] | random weights of the published sizes |
+//! | [`shape`], [`image_shape`] | random weights of the published sizes |
 //! | [`commands`] | what each command does |
 //!
 //! Exit codes: 0 fine, 1 the work failed (one sentence on stderr), 2 bad usage, 130 interrupted.
@@ -24,6 +24,7 @@ pub mod backends;
 pub mod builtin;
 pub mod commands;
 pub mod image_model;
+pub mod image_shape;
 pub mod kept;
 pub mod load;
 pub mod memory;

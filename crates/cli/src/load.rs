@@ -30,8 +30,8 @@ impl Default for Options {
 /// Opens a folder or file that holds a text model. Reads headers only.
 ///
 /// # Errors
-/// Damaged files, and kinds that this program does not run: rotated weights, image models, vision projectors, draft
-/// models, unknown architectures.
+/// Damaged files, and kinds that this program does not run: rotated weights, image models (they have a
+/// command of their own), vision projectors, draft models, unknown architectures.
 pub fn open(path: &Path, options: &Options) -> Result<Source> {
     let source = open_any(path, options)?;
     refuse_kind(&path.display().to_string(), source.checkpoint().kind())?;
@@ -126,7 +126,7 @@ pub fn refuse_kind(name: &str, kind: &Kind) -> Result<()> {
              use an unrotated pack such as prism-ml/Ternary-Bonsai-27B-mlx-2bit"
         ),
         Kind::Image { .. } => bail!(
-            "{name} is {kind}; this version of onebit runs text models only: use one of those that `onebit models` lists"
+            "{name} is {kind} and answers no prompts with text: use `onebit image {name} --prompt TEXT`"
         ),
         Kind::VisionProjector => {
             bail!("{name} is {kind} and cannot run by itself: name the text model's own .gguf file instead")

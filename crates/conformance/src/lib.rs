@@ -115,6 +115,9 @@ macro_rules! __groups {
             speculation
             slots
             neighbours
+            latents
+            full_attention
+            pictures
         }
     };
 }

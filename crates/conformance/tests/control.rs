@@ -4,7 +4,7 @@ use onebit_conformance::{GROUPS, run};
 use onebit_ops::reference::Reference;
 use onebit_ops::{
     Activations, Backend, Cache, CacheSpec, Caps, Draw, FormatSupport, Fusions, HeadMap, Op, OpError, Plan,
-    PlanOptions, Program, SlotState, StepInputs, StepOutput, Ticket, UploadOptions, Vector, Weight,
+    PlanOptions, Program, Seen, SlotState, StepInputs, StepOutput, Ticket, UploadOptions, Vector, Weight,
 };
 use onebit_quant::{Format, Matrix, Symmetry};
 use std::collections::{HashMap, HashSet};
@@ -70,6 +70,17 @@ enum Fault {
     FirstCarried,
     /// Carried rows take the token that the host gave.
     HostCarried,
+    /// Scale and shift of a modulation are confused.
+    ScaleShift,
+    /// Padding of a text is seen.
+    SeePadding,
+    /// The first part of joined rows comes last.
+    JoinOrder,
+    /// A convolution forgets its residual, or the SiLU before it.
+    NoConvResidual,
+    NoConvSilu,
+    /// A group norm has one group.
+    OneGroup,
 }
 
 /// The reference with a fault.
@@ -180,6 +191,12 @@ impl Backend for Broken {
                 (Fault::FirstKeyHead, Op::Attention { k, v, .. }) => (k.stride, v.stride) = (0, 0),
                 (Fault::NoEpsilon, Op::RmsNorm { norm, .. }) => norm.eps = 0.0,
                 (Fault::NoResidual, Op::Add { .. }) => dropped.push(at),
+                (Fault::ScaleShift, Op::Modulate { scale, shift, .. }) => std::mem::swap(scale, shift),
+                (Fault::SeePadding, Op::FullAttention { seen: Seen::Causal { keys }, .. }) => *keys = usize::MAX,
+                (Fault::JoinOrder, Op::JoinRows { parts, .. }) => parts.rotate_left(1),
+                (Fault::NoConvResidual, Op::Conv2d { residual, .. }) => *residual = None,
+                (Fault::NoConvSilu, Op::Conv2d { norm: Some(norm), .. }) => norm.silu = false,
+                (Fault::OneGroup, Op::GroupNorm { groups, .. }) => *groups = 1,
                 _ => {}
             }
         }
@@ -290,6 +307,16 @@ fn wrong_small_ops_are_caught() {
     caught(Fault::NoEpsilon, &["norms"]);
     caught(Fault::FlatPositions, &["rope"]);
     caught(Fault::FirstRows, &["select"]);
+}
+
+#[test]
+fn wrong_pictures_are_caught() {
+    caught(Fault::ScaleShift, &["latents"]);
+    caught(Fault::JoinOrder, &["latents"]);
+    caught(Fault::SeePadding, &["full_attention"]);
+    for fault in [Fault::NoConvResidual, Fault::NoConvSilu, Fault::OneGroup] {
+        caught(fault, &["pictures"]);
+    }
 }
 
 #[test]

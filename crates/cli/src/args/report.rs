@@ -110,6 +110,12 @@ pub struct BenchArgs {
     /// Repetitions; medians are reported
     #[arg(short = 'r', long, default_value_t = 3, value_name = "N")]
     pub repeat: usize,
+    /// Size of a picture, for the shape of an image model [default: 512x512]
+    #[arg(long, value_name = "WxH")]
+    pub size: Option<String>,
+    /// Steps to run for the shape of an image model; the picture's time is given for 4 [default: 1]
+    #[arg(long, value_name = "N")]
+    pub steps: Option<usize>,
     /// One JSON object on stdout
     #[arg(long)]
     pub json: bool,

@@ -11,6 +11,13 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
+/// A tiny image model.
+fn pack(name: &str) -> PathBuf {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/images").join(name);
+    assert!(path.is_dir(), "{}", path.display());
+    path
+}
+
 const BINARY: &str = "flux2_1bit";
 const TERNARY: &str = "flux2_2bit_ternary";
 
@@ -22,7 +29,7 @@ struct Desk {
 
 impl Desk {
     fn new() -> Desk {
-        Desk { dir: tempfile::tempdir().expect("a folder"), model: golden(BINARY) }
+        Desk { dir: tempfile::tempdir().expect("a folder"), model: pack(BINARY) }
     }
 
     fn file(&self, name: &str) -> PathBuf {
@@ -72,7 +79,7 @@ fn floats(bytes: &[u8]) -> Vec<f32> {
 fn a_seed_gives_the_picture_of_the_reference_pipeline() {
     for (case, seed) in [(BINARY, "17"), (TERNARY, "18")] {
         let desk = Desk::new();
-        let model = golden(case);
+        let model = pack(case);
         let args = ["--prompt", "A bonsai tree", "--size", "128x128", "--seed", seed, "--activations", "f32"];
         let output = desk.image(&[&[arg(&model)], &args[..], &["--latents-out", "l.safetensors"]].concat()).ok();
         assert!(output.stdout.is_empty(), "{output:#?}");
@@ -92,7 +99,7 @@ fn a_seed_gives_the_picture_of_the_reference_pipeline() {
             assert_eq!(got.shape(), wanted.shape());
             let pairs = floats(got.data()).into_iter().zip(floats(wanted.data()));
             let worst = pairs.map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-            // reference/README.md: 3e-4 for latents in f32; the noise itself as in its own test.
+            // testdata/README.md: 3e-4 for latents in f32; the noise itself as in its own test.
             assert!(worst <= if step == 0 { 1e-6 } else { 3e-4 }, "{case} step {step}: {worst}");
         }
     }
@@ -161,7 +168,7 @@ fn a_picture_tells_how_it_was_made_and_is_made_again() {
     desk.image(&[arg(&desk.model), "--from", "a.png", "--seed", "6", "-o", "c.png"]).ok();
     assert_ne!(desk.pixels("a.png").0, desk.pixels("c.png").0);
     // Another model: said, and made.
-    let other = desk.image(&[arg(&golden(TERNARY)), "--from", "a.png", "-o", "d.png"]).ok();
+    let other = desk.image(&[arg(&pack(TERNARY)), "--from", "a.png", "-o", "d.png"]).ok();
     assert!(other.stderr.contains("note: a.png: it was made by another model"), "{other:#?}");
     assert_ne!(desk.pixels("a.png").0, desk.pixels("d.png").0);
     // The file does not say where the model is.
@@ -402,7 +409,7 @@ fn an_interrupt_between_steps_leaves_nothing_behind() {
 fn a_sheet_has_a_cell_for_every_model_and_prompt() {
     let desk = Desk::new();
     std::fs::write(desk.file("prompts.txt"), "A bonsai tree\n\n  a small forest  \n").expect("written");
-    let models = [golden(BINARY), golden("qwen3_1bit_untied")];
+    let models = [pack(BINARY), golden("qwen3_1bit_untied")];
     let args = [
         "compare", arg(&models[0]), arg(&models[1]), "--prompts", "prompts.txt", "--sizes", "64x64,96x64", "--seed", "4",
         "--steps", "1", "--json",

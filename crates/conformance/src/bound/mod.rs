@@ -11,6 +11,7 @@
 pub(crate) mod attention;
 pub(crate) mod conv;
 pub(crate) mod delta;
+pub(crate) mod image;
 pub(crate) mod linear;
 pub(crate) mod sample;
 

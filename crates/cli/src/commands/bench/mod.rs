@@ -1,5 +1,6 @@
 //! `onebit bench`: prefill and decode speed through the engine, the share of what memory allows, and every stage.
 
+mod image;
 mod measure;
 mod report;
 
@@ -19,6 +20,12 @@ use std::time::Instant;
 /// # Errors
 /// Whatever keeps the model from running, and counts that contradict each other.
 pub fn run(args: &BenchArgs) -> Result<()> {
+    if let Some(shape) = args.shape.as_deref().filter(|_| image::is_image(args)) {
+        return image::run(args, shape);
+    }
+    if args.size.is_some() || args.steps.is_some() {
+        bail!(Usage("--size and --steps belong to the shape of an image model".to_owned()));
+    }
     if args.prompt == 0 && args.generate == 0 {
         bail!(Usage("nothing to measure: give -p or -n a count above 0".to_owned()));
     }

@@ -147,7 +147,7 @@ impl Report {
     }
 }
 
-fn table(out: &mut String, title: &str, stages: &[Stage], colours: bool) {
+pub(super) fn table(out: &mut String, title: &str, stages: &[Stage], colours: bool) {
     let total: f64 = stages.iter().map(|s| s.seconds).sum();
     if total <= 0.0 {
         return;

@@ -7,9 +7,11 @@
 //! | `network` | whole small networks on every backend, against the reference and against known answers |
 //! | `packs` | which published pack a file is, and what must hold for it |
 //! | `codes` | counting the codes of a pack |
+//! | `image` | the parts of an image model, and a small picture on every backend |
 //! | `vectors` | token ids and logits that published packs are known to give |
 
 mod codes;
+mod image;
 mod network;
 mod packs;
 mod probe;
@@ -21,6 +23,7 @@ use crate::backends::{self, Candidate, Machine};
 use crate::terminal::{BOLD, stdout_colours, styled};
 use crate::{load, memory, resolve, terminal};
 use anyhow::{Result, bail};
+use onebit_checkpoint::Kind;
 use onebit_ops::KvFormat;
 use std::fmt::Display;
 use std::io::Write;
@@ -100,7 +103,13 @@ pub fn run(args: &DoctorArgs) -> Result<()> {
         if let Some(choice) = &located.choice {
             terminal::say(&format!("note: {choice}"));
         }
-        let source = load::open(&located.path, &args.run.files())?;
+        let source = load::open_any(&located.path, &args.run.files())?;
+        if let Kind::Image { .. } = source.checkpoint().kind() {
+            findings.heading(&format!("Contents of {}", located.name));
+            image::check(&located.path, args, &candidates, &mut findings)?;
+            return conclude(findings);
+        }
+        load::refuse_kind(&located.path.display().to_string(), source.checkpoint().kind())?;
         findings.heading(&format!("Kernels on the weights of {}", located.name));
         probe::model_weights(&candidates, &args.run, &source, &mut findings)?;
         findings.heading(&format!("Contents of {}", located.name));
@@ -109,6 +118,10 @@ pub fn run(args: &DoctorArgs) -> Result<()> {
             vectors::check(&located, &source, pack, args, &mut findings)?;
         }
     }
+    conclude(findings)
+}
+
+fn conclude(findings: Findings) -> Result<()> {
     if let Some(error) = findings.broken {
         return Err(error.into());
     }

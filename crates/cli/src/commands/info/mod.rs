@@ -5,9 +5,11 @@
 //! | `report` | the facts, gathered |
 //! | `text` | the facts, printed |
 //! | `check` | the scales, read: `--check` |
+//! | `image` | the same for image models |
 //! | `remote` | headers over HTTP ranges |
 
 mod check;
+mod image;
 mod remote;
 mod report;
 mod text;
@@ -17,9 +19,11 @@ use crate::resolve::{self, Located, Named};
 use crate::{backends, builtin, kept, load, side, terminal};
 use anyhow::{Result, bail};
 use onebit_hub::HubError;
+use onebit_checkpoint::Kind;
 use onebit_ops::Backend;
 use report::{Repacked, Report, TextFacts};
 use std::io::Write;
+use std::sync::Arc;
 
 /// Runs the command.
 ///
@@ -28,8 +32,8 @@ use std::io::Write;
 pub fn run(args: &InfoArgs) -> Result<()> {
     let backend = backends::open_to_look(args.run.backend, args.run.threads)?;
     let report = match args.model.name() {
-        Some(word) => describe(&word, args, &*backend)?,
-        None => describe_files(&builtin::default_model(), args, &*backend)?,
+        Some(word) => describe(&word, args, &backend)?,
+        None => describe_files(&builtin::default_model(), args, &backend)?,
     };
     let mut out = std::io::stdout().lock();
     if args.json {
@@ -40,8 +44,8 @@ pub fn run(args: &InfoArgs) -> Result<()> {
     Ok(())
 }
 
-fn describe(word: &str, args: &InfoArgs, backend: &dyn Backend) -> Result<Report> {
-    let located = match resolve::locate(word, backend) {
+fn describe(word: &str, args: &InfoArgs, backend: &Arc<dyn Backend>) -> Result<Report> {
+    let located = match resolve::locate(word, &**backend) {
         Ok(located) => located,
         Err(error) => {
             // What is not in the cache is described from the hub.
@@ -52,18 +56,28 @@ fn describe(word: &str, args: &InfoArgs, backend: &dyn Backend) -> Result<Report
             if args.check {
                 bail!("--check reads the weights, and {repo} is not downloaded; run `onebit pull {repo}` first");
             }
-            return remote::describe(&repo, args, backend);
+            return remote::describe(&repo, args, &**backend);
         }
     };
     describe_files(&located, args, backend)
 }
 
-fn describe_files(located: &Located, args: &InfoArgs, backend: &dyn Backend) -> Result<Report> {
+fn describe_files(located: &Located, args: &InfoArgs, backend: &Arc<dyn Backend>) -> Result<Report> {
     if let Some(choice) = &located.choice {
         terminal::say(&format!("note: {choice}"));
     }
     let source = load::open_any(&located.path, &args.run.files())?;
-    let mut report = Report::of(&located.name, source.checkpoint().inventory(), &args.run, backend)?;
+    let mut report = Report::of(&located.name, source.checkpoint().inventory(), &args.run, &**backend)?;
+    if let Kind::Image { .. } = source.checkpoint().kind() {
+        match image::describe(&located.path, &args.run, backend.clone()) {
+            Ok(facts) => (report.runs, report.image) = (true, Some(facts)),
+            Err(error) => report.problems.push(format!("{error:#}")),
+        }
+        if args.check {
+            report.problems.push("--check reads the weights of text models; `onebit doctor` reads an image model's".to_owned());
+        }
+        return Ok(report);
+    }
     report.text = match side::TextSide::read(&source) {
         Ok(side) => Some(TextFacts::of(&side)),
         Err(error) => {
@@ -72,7 +86,7 @@ fn describe_files(located: &Located, args: &InfoArgs, backend: &dyn Backend) -> 
         }
     };
     // Without a folder for caches nothing was kept.
-    if let Ok(Some(place)) = kept::Place::of(&source, backend, &args.run)
+    if let Ok(Some(place)) = kept::Place::of(&source, &**backend, &args.run)
         && let Some(bytes) = place.bytes()
     {
         report.repacked = Some(Repacked { path: place.path.display().to_string(), bytes });

@@ -1,6 +1,7 @@
 //! Everything that `info` says, as data.
 
 use super::check::Check;
+use super::image::ImageFacts;
 use crate::args::RunOptions;
 use crate::backends::{self, Candidate};
 use crate::side::TextSide;
@@ -27,6 +28,8 @@ pub(super) struct Report {
     pub(super) tensors: usize,
     pub(super) tensor_bytes: u64,
     pub(super) model: Option<ModelFacts>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) image: Option<ImageFacts>,
     /// Bytes by part and format.
     pub(super) parts: Vec<PartRow>,
     /// Tensors that text does not load, by their first name.
@@ -170,6 +173,7 @@ impl Report {
             tensors: inventory.tensors().len(),
             tensor_bytes: inventory.tensors().map(|t| t.bytes).sum(),
             model: None,
+            image: None,
             parts: Vec::new(),
             other: Vec::new(),
             kernels: Vec::new(),
@@ -180,6 +184,9 @@ impl Report {
             check: None,
             problems: Vec::new(),
         };
+        if let Kind::Image { .. } = inventory.kind() {
+            return Ok(report);
+        }
         if *inventory.kind() != Kind::Text {
             report
                 .problems

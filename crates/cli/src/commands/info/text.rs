@@ -54,6 +54,10 @@ pub(super) fn render(report: &Report) -> String {
             ),
         );
     }
+    if let Some(image) = &report.image {
+        out.push_str(&super::image::render(image));
+        return out + &problems(report);
+    }
     if let Some(repacked) = &report.repacked {
         line("repacked", format!("{}, {}", repacked.path, bytes(repacked.bytes)));
     }
@@ -99,10 +103,11 @@ pub(super) fn render(report: &Report) -> String {
         );
         check.deviating.iter().for_each(|row| out.push_str(&format!("  {row}\n")));
     }
-    for problem in &report.problems {
-        let _ = write!(out, "\nproblem: {problem}\n");
-    }
-    out
+    out + &problems(report)
+}
+
+fn problems(report: &Report) -> String {
+    report.problems.iter().map(|problem| format!("\nproblem: {problem}\n")).collect()
 }
 
 /// `26.89 B`, `3.1 M`.

@@ -1,0 +1,218 @@
+//! What users of image models have met elsewhere, in miniature.
+
+use crate::case::{self, Case, Job};
+use onebit_backend_cpu::{CpuBackend, CpuOptions};
+use onebit_engine::image::{ImageError, ImageEvent, ImageModel, ImageRequest, ImageSettings, Picture, Residency};
+use onebit_models::image::{ImagePart, ImageSize};
+use onebit_ops::{Activations, Backend};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+fn model() -> (Case, ImageModel) {
+    let backend: Arc<dyn Backend> = Arc::new(CpuBackend::new(CpuOptions::default()).unwrap());
+    let case = Case::all().remove(0);
+    let model = case.model(&backend, Activations::F32);
+    (case, model)
+}
+
+fn small(case: &Case) -> Job {
+    case.jobs().into_iter().find(|job| job.text_tokens == 64).unwrap()
+}
+
+fn make(model: &mut ImageModel, request: &ImageRequest) -> Result<Picture, ImageError> {
+    model.generate(request, &mut |_| ControlFlow::Continue(()))
+}
+
+/// Numbers of about the size of noise.
+fn noise(size: ImageSize) -> Vec<f32> {
+    (0..size.tokens() * 128).map(|i| 1.4 * (i as f32 * i as f32 * 0.37).sin()).collect()
+}
+
+/// Tiles are taken by themselves where the temporaries of the whole picture exceed the bound, take less, and show no seam: 30 dB
+/// and more against the whole picture. A tile's norms see its own pixels alone, so this is no matter of rounding; the bound
+/// lies above what one can see beside each other, and far above the 10 dB of a picture that is another one.
+#[test]
+fn tiles_bound_memory_and_show_no_seam() {
+    let (_, mut model) = model();
+    let size = ImageSize::new(384, 384).unwrap();
+    let settings = ImageSettings { steps: 1, text_tokens: 64, ..ImageSettings::new(size) };
+    let whole = model.plan(&settings).unwrap();
+    let part = |plan: &onebit_engine::image::ImagePlan| {
+        plan.parts.iter().find(|p| p.part == ImagePart::Vae).unwrap().temporaries
+    };
+    assert_eq!(whole.tiles, 1);
+    let tiled_settings = ImageSettings { decode_bytes: Some(part(&whole) - 1), ..settings };
+    let tiled = model.plan(&tiled_settings).unwrap();
+    assert!(tiled.tiles > 1 && part(&tiled) < part(&whole), "{tiled:?}");
+    let request = |settings| ImageRequest { prompt: "a tree".to_owned(), settings, noise: noise(size) };
+    let one = make(&mut model, &request(settings)).unwrap();
+    let many = make(&mut model, &request(tiled_settings)).unwrap();
+    assert_eq!((one.tiles, many.tiles), (1, tiled.tiles));
+    let psnr = case::psnr(&one.rgb, &many.rgb);
+    println!("{} tiles: {psnr:.1} dB", many.tiles);
+    assert!(psnr >= 30.0, "{psnr:.1} dB");
+    let error = model.plan(&ImageSettings { decode_bytes: Some(1000), ..settings }).unwrap_err().to_string();
+    assert!(error.contains("decode bytes") && error.contains("smallest tile"), "{error}");
+}
+
+/// One part at a time gives the same picture, and its plan takes less.
+#[test]
+fn parts_one_by_one() {
+    let (case, mut model) = model();
+    let mut request = small(&case).request();
+    let mut made = Vec::new();
+    for residency in [Residency::All, Residency::OneByOne, Residency::Auto] {
+        request.settings.residency = residency;
+        made.push((model.plan(&request.settings).unwrap(), make(&mut model, &request).unwrap()));
+    }
+    let [(all, first), (one, second), (auto, third)] = made.as_slice() else { panic!("three pictures") };
+    assert!(!first.one_by_one && second.one_by_one && !third.one_by_one);
+    assert_eq!((&first.rgb, &first.latents), (&second.rgb, &second.latents));
+    assert_eq!(first.rgb, third.rgb);
+    assert!(one.peak < all.peak && auto.peak == all.peak, "{} and {}", one.peak, all.peak);
+}
+
+/// Numbers that break down are an error that names the step, and never a picture; large ones are no matter for the decoder.
+#[test]
+fn broken_numbers_are_an_error() {
+    let (case, mut model) = model();
+    let mut request = small(&case).request();
+    request.noise.iter_mut().for_each(|v| *v *= 10.0);
+    assert!(make(&mut model, &request).is_ok(), "latents of ten times the size");
+    request.noise.iter_mut().for_each(|v| *v *= 1e37);
+    let error = make(&mut model, &request).unwrap_err();
+    assert!(matches!(error, ImageError::Broken { step: 1, .. }), "{error}");
+    request.noise[5] = f32::NAN;
+    assert!(matches!(make(&mut model, &request), Err(ImageError::Parameter { name: "noise", .. })));
+}
+
+/// Prompts of any length up to the text encoder's rows count to the last word, and longer ones are refused with the count.
+#[test]
+fn long_prompts_are_read_to_the_end() {
+    let (case, mut model) = model();
+    let job = small(&case);
+    let frame = model.tokens("").unwrap();
+    let word = |model: &ImageModel, text: &str| model.tokens(text).unwrap();
+    let with_tokens = |model: &ImageModel, wanted: usize, last: &str| {
+        let mut prompt = last.to_owned();
+        while word(model, &prompt) < wanted {
+            prompt.insert_str(0, "z ");
+        }
+        prompt
+    };
+    for tokens in [76, 78, 500, 512] {
+        let [one, other] = ["tree", "bird"].map(|last| {
+            let prompt = with_tokens(&model, tokens, last);
+            let settings = ImageSettings { steps: 1, ..ImageSettings::new(job.size) };
+            ImageRequest { prompt, settings, noise: job.request().noise }
+        });
+        if [&one, &other].iter().any(|r| word(&model, &r.prompt) > 512) {
+            continue;
+        }
+        let (one, other) = (make(&mut model, &one).unwrap(), make(&mut model, &other).unwrap());
+        assert!(one.tokens >= tokens && one.latents != other.latents, "{tokens} tokens");
+    }
+    for text in ["", "\u{1f333}\u{1f98a}", "盆栽の木", "\n\n  a\ttree"] {
+        let request = ImageRequest { prompt: text.to_owned(), ..job.request() };
+        assert!(make(&mut model, &request).unwrap().tokens >= frame, "{text:?}");
+    }
+    let prompt = with_tokens(&model, 513, "tree");
+    let tokens = word(&model, &prompt);
+    let settings = ImageSettings { steps: 1, ..ImageSettings::new(job.size) };
+    let error = make(&mut model, &ImageRequest { prompt, settings, noise: job.request().noise }).unwrap_err();
+    assert_eq!(error, ImageError::PromptTooLong { tokens, most: 512 });
+    assert!(error.to_string().contains(&format!("by {} tokens", tokens - 512)), "{error}");
+}
+
+/// Control tokens in a prompt are letters.
+#[test]
+fn a_prompt_cannot_leave_its_frame() {
+    let (_, model) = model();
+    let (plain, marked) = (model.tokens("a").unwrap(), model.tokens("a<|im_end|>").unwrap());
+    assert!(marked > plain + 1, "{marked} tokens after {plain}");
+}
+
+/// Work stops between steps, and the model makes the next picture.
+#[test]
+fn a_picture_can_be_stopped() {
+    let (case, mut model) = model();
+    let request = small(&case).request();
+    let mut steps = Vec::new();
+    let stopped = model.generate(&request, &mut |event| {
+        if let ImageEvent::Step { step, steps: all, latents } = event {
+            steps.push((step, all, latents.len()));
+            if step == 2 {
+                return ControlFlow::Break(());
+            }
+        }
+        ControlFlow::Continue(())
+    });
+    assert_eq!(stopped, Err(ImageError::Cancelled));
+    assert_eq!(steps, [(1, 4, request.noise.len()), (2, 4, request.noise.len())]);
+    let whole = make(&mut model, &request).unwrap();
+    assert_eq!(whole.latents.len(), 4);
+}
+
+/// At guidance 0 the prompt has no weight: the picture is that of the empty prompt.
+#[test]
+fn guidance_weighs_the_prompt() {
+    let (case, mut model) = model();
+    let mut request = small(&case).request();
+    request.settings.guidance = 0.0;
+    let without = make(&mut model, &request).unwrap();
+    let empty = ImageRequest { prompt: String::new(), ..small(&case).request() };
+    let empty = make(&mut model, &empty).unwrap();
+    // `e + 0 (v - e)` is e, bit for bit.
+    assert_eq!(without.latents, empty.latents);
+    request.settings.guidance = 2.0;
+    let strong = make(&mut model, &request).unwrap();
+    assert_ne!(strong.latents, make(&mut model, &small(&case).request()).unwrap().latents);
+    let plans = [1.0, 2.0].map(|guidance| {
+        model.plan(&ImageSettings { guidance, ..request.settings }).unwrap().parts[1].operations
+    });
+    assert_eq!(plans[1], 2 * plans[0]);
+}
+
+/// Values outside their range are refused by name before anything is loaded.
+#[test]
+fn bad_settings_are_refused_by_name() {
+    let (case, mut model) = model();
+    let good = small(&case).request();
+    let with = |change: &dyn Fn(&mut ImageRequest)| {
+        let mut request = good.clone();
+        change(&mut request);
+        request
+    };
+    for (name, request) in [
+        ("steps", with(&|r| r.settings.steps = 0)),
+        ("guidance", with(&|r| r.settings.guidance = f32::NAN)),
+        ("guidance", with(&|r| r.settings.guidance = -1.0)),
+        ("text tokens", with(&|r| r.settings.text_tokens = 0)),
+        ("text tokens", with(&|r| r.settings.text_tokens = 1 << 20)),
+        ("noise", with(&|r| drop(r.noise.pop()))),
+        ("shift", with(&|r| r.settings.shift = onebit_models::image::schedule::Shift::Fixed(f64::INFINITY))),
+    ] {
+        let error = make(&mut model, &request).unwrap_err();
+        assert!(matches!(&error, ImageError::Parameter { name: found, .. } if *found == name), "{name}: {error}");
+    }
+    for (width, height) in [(0, 64), (64, 65), (17, 16), (8192, 64)] {
+        assert!(ImageSize::new(width, height).is_none());
+    }
+}
+
+/// The same model unpacked into a plain tree of diffusers gives the same pictures.
+#[test]
+fn an_unpacked_tree_runs() {
+    let backend: Arc<dyn Backend> = Arc::new(CpuBackend::new(CpuOptions::default()).unwrap());
+    for case in Case::all() {
+        let folder = tempfile::tempdir().unwrap();
+        let unpacked = case.unpack(folder.path());
+        let mut model = unpacked.model(&backend, Activations::F32);
+        let words = &model.facts().transformer.format;
+        assert!(!words.contains("bit"), "{words}");
+        let job = small(&case);
+        let picture = make(&mut model, &job.request()).unwrap();
+        let off = case::distance(&case.values(&format!("{}.latents.4", job.name)), &picture.latents[3]);
+        assert!(off <= crate::LATENTS, "{}: {off} off", case.name);
+    }
+}

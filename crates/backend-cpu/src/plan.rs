@@ -139,9 +139,7 @@ impl Prepared {
                     linear::scratch(kernels, self.program.max_rows(*out), weight, *activations, gated)?
                 }
                 Op::Attention { q, k, .. } => attention::scratch(rows, self.program.bucket.context, *q, *k),
-                Op::FullAttention { q, k, out, .. } => {
-                    full_attention::scratch(self.program.max_rows(*out), *q, *k)
-                }
+                Op::FullAttention { q, k, out, .. } => full_attention::scratch(self.program.max_rows(*out), *q, *k),
                 Op::GroupNorm { x, .. } => (image::group_norm_scratch(self.program.max_rows(x.tensor), *x), 0),
                 Op::Conv2d { grid, upsample, weight, kernel, .. } => {
                     (0, conv2d::scratch(*grid, *upsample, weight, *kernel))

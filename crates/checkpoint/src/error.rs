@@ -50,8 +50,10 @@ pub enum Problem {
     #[error("holds no model.safetensors, no model.safetensors.index.json and no single .gguf file{0}")]
     NoWeights(String),
     /// An image model without one of its parts.
-    #[error("has no {part}: wanted `{wanted}` in it; download the whole image pack, for example with \
-             `onebit pull prism-ml/bonsai-image-ternary-4B-mlx-2bit`")]
+    #[error(
+        "has no {part}: wanted `{wanted}` in it; download the whole image pack, for example with \
+             `onebit pull prism-ml/bonsai-image-ternary-4B-mlx-2bit`"
+    )]
     ImagePart {
         /// In words.
         part: &'static str,
@@ -59,8 +61,10 @@ pub enum Problem {
         wanted: String,
     },
     /// An image model whose transformer is packed for another runtime.
-    #[error("holds `{0}`, which is packed for GemLite on CUDA and cannot be read; onebit reads the packs whose names end \
-             in mlx-1bit or mlx-2bit, and unpacked ones")]
+    #[error(
+        "holds `{0}`, which is packed for GemLite on CUDA and cannot be read; onebit reads the packs whose names end \
+             in mlx-1bit or mlx-2bit, and unpacked ones"
+    )]
     ForeignPack(String),
     /// A folder with several GGUF files.
     #[error("holds {} GGUF models; name the file to open: {}", .0.len(), .0.join(", "))]

@@ -74,7 +74,8 @@ pub fn image_folders(folder: &Path) -> Result<ImageFolders, Error> {
             },
         }
     };
-    let [transformer, text_encoder, vae, tokenizer] = [find(&PARTS[0])?, find(&PARTS[1])?, find(&PARTS[2])?, find(&PARTS[3])?];
+    let [transformer, text_encoder, vae, tokenizer] =
+        [find(&PARTS[0])?, find(&PARTS[1])?, find(&PARTS[2])?, find(&PARTS[3])?];
     let tokenizer = tokenizer.join("tokenizer.json");
     if !tokenizer.is_file() {
         return Err(missing(folder, "tokenizer", "tokenizer/tokenizer.json"));
@@ -143,7 +144,8 @@ mod tests {
     fn a_manifest_names_folders_inside_alone() {
         let root = tree(&["dit", "text_encoder", "vae", TOKENIZER]);
         let manifest = |name: &str| {
-            fs::write(root.path().join("manifest.json"), format!(r#"{{"components": {{"transformer": "{name}"}}}}"#)).unwrap();
+            fs::write(root.path().join("manifest.json"), format!(r#"{{"components": {{"transformer": "{name}"}}}}"#))
+                .unwrap();
             image_folders(root.path())
         };
         assert!(manifest("dit").unwrap().transformer.ends_with("dit"));

@@ -37,7 +37,10 @@ pub fn open_for_images(options: &RunOptions, quiet: bool) -> Result<Arc<dyn Back
         bail!("the {} backend does not run image models; --backend cpu does", caps.name);
     }
     if !quiet {
-        terminal::say(&format!("note: the processor is used, because the {} backend does not run image models", caps.name));
+        terminal::say(&format!(
+            "note: the processor is used, because the {} backend does not run image models",
+            caps.name
+        ));
     }
     open(&RunOptions { backend: BackendName::Cpu, ..options.clone() }, quiet)
 }

@@ -152,8 +152,7 @@ impl ImageShape {
         self.matrix("proj_out".to_owned(), dense, CHANNELS, WIDTH);
         for i in 0..DOUBLE_BLOCKS {
             let attn = |leaf: &str| format!("transformer_blocks.{i}.attn.{leaf}");
-            let square =
-                ["to_q", "to_k", "to_v", "to_out.0", "add_q_proj", "add_k_proj", "add_v_proj", "to_add_out"];
+            let square = ["to_q", "to_k", "to_v", "to_out.0", "add_q_proj", "add_k_proj", "add_v_proj", "to_add_out"];
             for leaf in square {
                 self.matrix(attn(leaf), format, WIDTH, WIDTH);
             }
@@ -292,7 +291,8 @@ impl WeightSource for ImageShape {
     }
 
     fn tensors(&self) -> Vec<(String, Vec<usize>)> {
-        let matrices = self.matrices.iter().map(|(name, (_, rows, cols))| (format!("{name}.weight"), vec![*rows, *cols]));
+        let matrices =
+            self.matrices.iter().map(|(name, (_, rows, cols))| (format!("{name}.weight"), vec![*rows, *cols]));
         matrices.chain(self.tensors.iter().map(|(name, (shape, _))| (name.clone(), shape.clone()))).collect()
     }
 
@@ -300,8 +300,14 @@ impl WeightSource for ImageShape {
         let Some(&(format, rows, cols)) = self.matrices.get(base) else { return Ok(None) };
         let [codes, scales, biases] = &self.bytes[&kind(format)];
         let params = if format.is_packed() { rows * cols / format.group() * 2 } else { 0 };
-        let matrix =
-            Matrix::new(format, rows, cols, &codes[..rows * cols * format.bits() / 8], &scales[..params], &biases[..params]);
+        let matrix = Matrix::new(
+            format,
+            rows,
+            cols,
+            &codes[..rows * cols * format.bits() / 8],
+            &scales[..params],
+            &biases[..params],
+        );
         matrix.map(Some).map_err(|e| SourceError(e.to_string()))
     }
 

@@ -125,9 +125,9 @@ pub fn refuse_kind(name: &str, kind: &Kind) -> Result<()> {
             "{name} is {kind}; onebit does not undo that rotation yet, and without it the answers would be nonsense: \
              use an unrotated pack such as prism-ml/Ternary-Bonsai-27B-mlx-2bit"
         ),
-        Kind::Image { .. } => bail!(
-            "{name} is {kind} and answers no prompts with text: use `onebit image {name} --prompt TEXT`"
-        ),
+        Kind::Image { .. } => {
+            bail!("{name} is {kind} and answers no prompts with text: use `onebit image {name} --prompt TEXT`")
+        }
         Kind::VisionProjector => {
             bail!("{name} is {kind} and cannot run by itself: name the text model's own .gguf file instead")
         }

@@ -114,7 +114,8 @@ fn image_in_cache(repo: &RepoRef) -> Result<Located> {
     let choice = choose(repo, &snapshot.files()?, &|_| true)?;
     // A link whose content is gone shows here with its name.
     choice.files.iter().try_for_each(|file| snapshot.file(&file.name).map(drop))?;
-    Ok(Located { path: snapshot.dir().to_owned(), name: repo.to_string(), choice: None })
+    let path = model_path(&choice, |name| Ok(snapshot.file(name)?), snapshot.dir())?;
+    Ok(Located { path, name: repo.to_string(), choice: None })
 }
 
 /// Short names of the packs that make pictures, as a list in words.
@@ -177,6 +178,9 @@ fn in_cache(repo: &RepoRef, backend: &dyn Backend) -> Result<Located> {
 pub fn model_path(choice: &Choice, file: impl Fn(&str) -> Result<PathBuf>, dir: &Path) -> Result<PathBuf> {
     let first = choice.weights.first().ok_or_else(|| anyhow!("the repository has no weights"))?;
     let path = file(first)?;
+    if choice.format.is_image() {
+        return Ok(dir.to_owned());
+    }
     if first.to_ascii_lowercase().ends_with(".gguf") {
         return Ok(path);
     }
@@ -187,18 +191,28 @@ pub fn model_path(choice: &Choice, file: impl Fn(&str) -> Result<PathBuf>, dir: 
 ///
 /// # Errors
 /// One sentence that names a pack which does run.
-pub fn refuse_unsupported(repo: &RepoRef) -> Result<()> {
-    match packs::find(&repo.id()).map(|pack| (pack, pack.support)) {
-        Some((pack, Support::Rotated)) => bail!(
+pub fn refuse_rotated(repo: &RepoRef) -> Result<()> {
+    match packs::find(&repo.id()) {
+        Some(pack) if pack.support == Support::Rotated => bail!(
             "{} stores its weights rotated ({}-bit, groups of {}), which onebit does not undo yet; ternary-27b is the \
              pack of that size that runs",
             pack.title,
             pack.bits,
             pack.group
         ),
-        Some((pack, Support::Image)) => bail!(
-            "{} makes pictures and answers no text: use onebit image {} --prompt 'TEXT'; `onebit models` lists the packs that \
-             answer",
+        _ => Ok(()),
+    }
+}
+
+/// Fails for published packs that answer with no text.
+///
+/// # Errors
+/// One sentence with what to do instead.
+pub fn refuse_unsupported(repo: &RepoRef) -> Result<()> {
+    refuse_rotated(repo)?;
+    match packs::find(&repo.id()) {
+        Some(pack) if pack.support == Support::Image => bail!(
+            "{} makes pictures and answers with no text: `onebit pull {1}` gets it, and `onebit image {1} --prompt TEXT` runs it",
             pack.title,
             pack.short
         ),

@@ -100,7 +100,12 @@ impl Outline {
 
 /// Where the loader puts what it finds: on a device, or only into a list.
 pub(crate) enum Target<'a> {
-    Device { backend: &'a dyn Backend, options: LoadOptions<'a>, progress: &'a mut dyn FnMut(Progress), total: u64 },
+    Device {
+        backend: &'a dyn Backend,
+        options: LoadOptions<'a>,
+        progress: &'a mut dyn FnMut(Progress),
+        total: u64,
+    },
     Outline,
     /// Handles without a device behind them: enough to record with.
     Sketch,

@@ -27,8 +27,8 @@ pub use backend::{
 pub use cache::{Cache, CacheSpec, KvFormat, KvSpec, PAGE_ROWS, SlotState, StateSpec};
 pub use error::OpError;
 pub use program::{
-    Bucket, ChannelNorm, Conv2d, Epilogue, Grid, HeadMap, Norm, Op, Placement, Program, Recorder, Rows, Seen, StageCost,
-    Tensor, TensorInfo, View,
+    Bucket, ChannelNorm, Conv2d, Epilogue, Grid, HeadMap, Norm, Op, Placement, Program, Recorder, Rows, Seen,
+    StageCost, Tensor, TensorInfo, View,
 };
 pub use rope::{RopeTable, YarnScaling};
 pub use sample::{Adjust, Carried, Draw, Sampled, allows};

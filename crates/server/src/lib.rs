@@ -41,7 +41,5 @@ mod tools;
 pub use catalog::{LoadError, Loader, ModelEntry};
 pub use host::{Progress, TokenSource};
 pub use model::{Card, Loaded, ModelKind, ModelText};
-pub use picture::{
-    Picture, PictureCheck, PictureDefaults, PictureError, PictureOrder, PictureSource, PictureStage,
-};
+pub use picture::{Picture, PictureCheck, PictureDefaults, PictureError, PictureOrder, PictureSource, PictureStage};
 pub use server::{Server, ServerError, ServerOptions};

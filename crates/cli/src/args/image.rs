@@ -186,11 +186,8 @@ impl ImageRunOptions {
         args.push(format!("--activations={}", self.activations.as_str()));
         args.extend(self.threads.map(|n| format!("--threads={n}")));
         args.extend(self.decode_memory.map(|mb| format!("--decode-memory={mb}")));
-        let flags = [
-            (self.low_memory, "--low-memory"),
-            (self.keep_biases, "--keep-biases"),
-            (self.no_mmap, "--no-mmap"),
-        ];
+        let flags =
+            [(self.low_memory, "--low-memory"), (self.keep_biases, "--keep-biases"), (self.no_mmap, "--no-mmap")];
         args.extend(flags.iter().filter(|(on, _)| *on).map(|(_, flag)| (*flag).to_owned()));
         args
     }
@@ -270,8 +267,11 @@ pub fn image_size(width: usize, height: usize) -> Result<ImageSize, String> {
     let up = |side: usize| side.min(most).next_multiple_of(PATCH).clamp(PATCH, most);
     let (small, large) = ((down(width), down(height)), (up(width), up(height)));
     let name = |(width, height): (usize, usize)| format!("{width}x{height}");
-    let nearest =
-        if small == large { format!("the nearest is {}", name(large)) } else { format!("the nearest are {} and {}", name(small), name(large)) };
+    let nearest = if small == large {
+        format!("the nearest is {}", name(large))
+    } else {
+        format!("the nearest are {} and {}", name(small), name(large))
+    };
     Err(format!("{width}x{height} cannot be made: sides are multiples of {PATCH} from {PATCH} to {most}; {nearest}"))
 }
 
@@ -289,6 +289,7 @@ fn shift(text: &str) -> Result<Shift, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::Parser;
 
     #[test]
     fn sizes_that_cannot_be_made_name_their_neighbours() {
@@ -302,6 +303,36 @@ mod tests {
         for text in ["512", "512x", "axb", "", "-16x16", "512x512x3"] {
             assert!(sentence(text).contains("WIDTHxHEIGHT"), "{text}");
         }
+    }
+
+    #[test]
+    fn a_process_of_its_own_runs_with_the_same_options() {
+        #[derive(Parser)]
+        struct Only {
+            #[command(flatten)]
+            run: ImageRunOptions,
+        }
+        let given = [
+            "x",
+            "--low-memory",
+            "--decode-memory",
+            "70",
+            "--backend",
+            "cpu",
+            "--threads",
+            "3",
+            "--activations",
+            "int9",
+            "--keep-biases",
+            "--no-mmap",
+        ];
+        let parsed = Only::parse_from(given).run;
+        let again = Only::parse_from(["x".to_owned()].into_iter().chain(parsed.to_args())).run;
+        assert_eq!(format!("{parsed:?}"), format!("{again:?}"));
+        let shared = parsed.shared();
+        assert!(shared.keep_biases && shared.no_mmap && shared.threads == Some(3));
+        let back = ImageRunOptions { low_memory: true, decode_memory: Some(70), ..ImageRunOptions::of(&shared) };
+        assert_eq!(format!("{back:?}"), format!("{parsed:?}"));
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`recipe`] | everything that makes a picture what it is, as texts in its file |
 //! | [`png`] | pixels and texts to a PNG file, and the texts back |
+//! | [`pixels`] | a picture in memory |
 //! | [`place`] | names of files, which are not written over and never left half done |
 //! | [`tensors`] | noise from a file, latents to one |
 //! | [`fingerprint`] | a hash that tells models apart |
@@ -13,6 +14,7 @@
 
 pub mod fingerprint;
 pub mod forecast;
+pub mod pixels;
 pub mod place;
 pub mod png;
 pub mod progress;

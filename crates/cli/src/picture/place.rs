@@ -34,7 +34,11 @@ pub fn must_be_png(path: &Path) -> Result<()> {
         return Ok(());
     }
     let better = path.with_extension("png");
-    bail!(Usage(format!("{} is no name for a PNG file, which is what is written: use -o {}", path.display(), better.display())))
+    bail!(Usage(format!(
+        "{} is no name for a PNG file, which is what is written: use -o {}",
+        path.display(),
+        better.display()
+    )))
 }
 
 /// Fails where something is in the way or a folder is missing.

@@ -17,7 +17,9 @@ pub fn encode(rgb: &[u8], width: usize, height: usize, texts: &[(&str, String)])
     }
     // Rounding may leave a 1 where everything is nothing.
     if rgb.iter().all(|level| *level <= 1) {
-        bail!("the picture is black all over: something is wrong with the model or its kernels, `onebit doctor` checks both");
+        bail!(
+            "the picture is black all over: something is wrong with the model or its kernels, `onebit doctor` checks both"
+        );
     }
     let mut file = Vec::new();
     let side = |side: usize| u32::try_from(side).context("a side of a picture");
@@ -72,7 +74,11 @@ mod tests {
     #[test]
     fn pixels_and_texts_come_back() {
         let rgb: Vec<u8> = (0..3 * 5 * 7).map(|i| (i * 37 % 256) as u8).collect();
-        let wanted = [("prompt", "盆栽 \u{1f333} \"and\"\nmore".to_owned()), ("seed", "42".to_owned()), ("empty", String::new())];
+        let wanted = [
+            ("prompt", "盆栽 \u{1f333} \"and\"\nmore".to_owned()),
+            ("seed", "42".to_owned()),
+            ("empty", String::new()),
+        ];
         let file = encode(&rgb, 5, 7, &wanted).expect("a file");
         assert_eq!(decode(Cursor::new(&file)).expect("pixels"), (rgb, 5, 7));
         let mut got = texts(Cursor::new(&file)).expect("texts");

@@ -84,7 +84,8 @@ impl Recipe {
             bail!("it does not hold how it was made: it is no picture of onebit's, or was made with --no-metadata");
         }
         let must = |name: &str| text(name).with_context(|| format!("it does not hold its `{name}`"));
-        let wrong = |name: &str, value: &str| format!("its `{name}` is `{value}`, which this version of onebit does not know");
+        let wrong =
+            |name: &str, value: &str| format!("its `{name}` is `{value}`, which this version of onebit does not know");
         let count = |name: &str| -> Result<usize> {
             let value = must(name)?;
             value.parse().ok().filter(|n| *n > 0).with_context(|| wrong(name, value))
@@ -108,7 +109,11 @@ impl Recipe {
             prompt: must("prompt")?.to_owned(),
             size,
             steps: count("steps")?,
-            guidance: guidance.parse().ok().filter(|g: &f32| g.is_finite()).with_context(|| wrong("guidance", guidance))?,
+            guidance: guidance
+                .parse()
+                .ok()
+                .filter(|g: &f32| g.is_finite())
+                .with_context(|| wrong("guidance", guidance))?,
             shift: read_shift(shift).with_context(|| wrong("shift", shift))?,
             text_tokens: count("max_sequence_length")?,
             noise,
@@ -209,14 +214,21 @@ mod tests {
     #[test]
     fn what_is_missing_or_unknown_is_named() {
         let texts = owned(recipe().texts(&maker()));
-        for name in ["prompt", "size", "steps", "guidance", "shift", "seed", "noise_rng", "model_hash", "max_sequence_length"] {
+        for name in
+            ["prompt", "size", "steps", "guidance", "shift", "seed", "noise_rng", "model_hash", "max_sequence_length"]
+        {
             let rest: Vec<_> = texts.iter().filter(|(key, _)| key != name).cloned().collect();
             let error = Recipe::read(&rest).expect_err(name).to_string();
             assert!(error.contains(name) || error.contains("--no-metadata"), "{name}: {error}");
         }
-        for (name, value) in
-            [("size", "500x500"), ("steps", "0"), ("guidance", "NaN"), ("shift", "x"), ("seed", "-1"), ("noise_rng", "numpy")]
-        {
+        for (name, value) in [
+            ("size", "500x500"),
+            ("steps", "0"),
+            ("guidance", "NaN"),
+            ("shift", "x"),
+            ("seed", "-1"),
+            ("noise_rng", "numpy"),
+        ] {
             let changed: Vec<_> =
                 texts.iter().map(|(k, v)| (k.clone(), if k == name { value.to_owned() } else { v.clone() })).collect();
             let error = Recipe::read(&changed).expect_err(name).to_string();

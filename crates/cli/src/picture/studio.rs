@@ -7,7 +7,9 @@ use crate::resolve::Located;
 use crate::{backends, image_model};
 use anyhow::{Context, Result, bail};
 use onebit_checkpoint::image_folders;
-use onebit_engine::image::{ImageError, ImageEvent, ImageModel, ImagePlan, ImageRequest, ImageSettings, Picture, Residency};
+use onebit_engine::image::{
+    ImageError, ImageEvent, ImageModel, ImagePlan, ImageRequest, ImageSettings, Picture, Residency,
+};
 use onebit_models::image::ImageFacts;
 use onebit_ops::{Activations, Backend};
 use std::ops::ControlFlow;

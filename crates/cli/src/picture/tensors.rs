@@ -34,7 +34,8 @@ pub fn read_noise(path: &Path, size: ImageSize, channels: usize) -> Result<Noise
 fn noise(file: &[u8], size: ImageSize, channels: usize) -> Result<Vec<f32>> {
     let tensors = SafeTensors::deserialize(file).context("it is no safetensors file, or a damaged one")?;
     let names = || tensors.names().join(", ");
-    let tensor = tensors.tensor("noise").ok().with_context(|| format!("it has no tensor `noise`; it has {}", names()))?;
+    let tensor =
+        tensors.tensor("noise").ok().with_context(|| format!("it has no tensor `noise`; it has {}", names()))?;
     let values = floats(&tensor)?;
     let (packed, planes) = ([size.tokens(), channels], [1, channels, size.rows(), size.columns()]);
     let values = match tensor.shape() {

@@ -116,7 +116,8 @@ fn noise_from_a_file_in_both_shapes() {
     let write = |name: &str, shape: &[usize], values: &[f32]| {
         let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
         let view = TensorView::new(Dtype::F32, shape.to_vec(), &bytes).expect("a tensor");
-        std::fs::write(desk.file(name), safetensors::serialize([("noise", view)], None).expect("a file")).expect("written");
+        std::fs::write(desk.file(name), safetensors::serialize([("noise", view)], None).expect("a file"))
+            .expect("written");
     };
     write("packed.safetensors", &[24, 128], &packed);
     write("planes.safetensors", &[1, 128, 6, 4], &planes);
@@ -241,7 +242,10 @@ fn json_has_what_a_script_needs() {
     let output = desk.small(&["--seed", "7", "--json", "--low-memory"]).ok();
     assert_eq!(output.stdout.lines().count(), 1);
     let json = output.json();
-    assert_eq!((json["width"].as_u64(), json["height"].as_u64(), json["steps"].as_u64()), (Some(64), Some(64), Some(2)));
+    assert_eq!(
+        (json["width"].as_u64(), json["height"].as_u64(), json["steps"].as_u64()),
+        (Some(64), Some(64), Some(2))
+    );
     assert_eq!(json["prompt_tokens"], 32);
     assert_eq!(json["one_by_one"], true);
     assert_eq!(json["model_hash"].as_str().map(str::len), Some(16));
@@ -283,7 +287,8 @@ fn what_is_missing_or_wrong_is_said_before_the_work() {
     desk.image(&[&model, "--prompt", " "]).fails(2, &["empty"]);
     desk.image(&["--prompt", "A tree"]).fails(2, &["no model", "image-ternary-4b"]);
     desk.image(&["seedling", "--prompt", "A tree"]).fails(1, &["answers with text", "image-ternary-4b"]);
-    desk.image(&[arg(&golden("qwen3_1bit_untied")), "--prompt", "A tree"]).fails(1, &["not the folder of an image model"]);
+    desk.image(&[arg(&golden("qwen3_1bit_untied")), "--prompt", "A tree"])
+        .fails(1, &["not the folder of an image model"]);
     desk.image(&["/no/such/folder", "--prompt", "A tree"]).fails(1, &["does not exist"]);
     desk.image(&["image-ternary-4b", "--prompt", "A tree"]).fails(1, &["onebit pull"]);
     desk.small(&["--steps", "0"]).code_is(2);
@@ -311,10 +316,35 @@ fn piped_text_is_the_prompt() {
 fn prompts_are_read_to_512_tokens_and_cut_with_a_warning() {
     let desk = Desk::new();
     let make = |prompt: &str, name: &str| {
-        desk.image(&[arg(&desk.model), "--prompt", prompt, "--size", "32x32", "--steps", "1", "--seed", "1", "-o", name]).ok()
+        desk.image(&[
+            arg(&desk.model),
+            "--prompt",
+            prompt,
+            "--size",
+            "32x32",
+            "--steps",
+            "1",
+            "--seed",
+            "1",
+            "-o",
+            name,
+        ])
+        .ok()
     };
     let tokens = |prompt: &str| {
-        let args = ["image", arg(&desk.model), "--prompt", prompt, "--size", "32x32", "--steps", "1", "--json", "--force", "-q"];
+        let args = [
+            "image",
+            arg(&desk.model),
+            "--prompt",
+            prompt,
+            "--size",
+            "32x32",
+            "--steps",
+            "1",
+            "--json",
+            "--force",
+            "-q",
+        ];
         onebit(&args).dir(&desk.dir).run().ok().json()["prompt_tokens"].as_u64().expect("a count")
     };
     let frame = tokens("q") - 1;
@@ -332,7 +362,10 @@ fn prompts_are_read_to_512_tokens_and_cut_with_a_warning() {
     let args = |prompt: &str, name: &str| make(prompt, name);
     let said = args(&long(2000, "the end"), "cut.png").stderr;
     let whole = tokens(&long(2000, "the end"));
-    assert!(said.contains("warning") && said.contains(&format!("{whole} tokens")) && said.contains("512 are read"), "{said}");
+    assert!(
+        said.contains("warning") && said.contains(&format!("{whole} tokens")) && said.contains("512 are read"),
+        "{said}"
+    );
     assert!(frame > 10 && whole > 1500);
     for (index, prompt) in ["🌳🦊", "盆栽の木", "naïve\nlines"].iter().enumerate() {
         make(prompt, &format!("other{index}.png"));
@@ -376,7 +409,8 @@ fn copy_tree(from: &Path, to: &Path) {
 fn the_decoder_works_in_tiles_where_memory_is_small() {
     let desk = Desk::new();
     let make = |more: &[&str]| {
-        let args = [arg(&desk.model), "--prompt", "A tree", "--size", "512x512", "--steps", "1", "--seed", "1", "--json"];
+        let args =
+            [arg(&desk.model), "--prompt", "A tree", "--size", "512x512", "--steps", "1", "--seed", "1", "--json"];
         desk.image(&[&args[..], more].concat()).ok().json()
     };
     let (whole, tiles) = (make(&["-o", "whole.png"]), make(&["--decode-memory", "20", "-o", "tiles.png"]));
@@ -411,8 +445,18 @@ fn a_sheet_has_a_cell_for_every_model_and_prompt() {
     std::fs::write(desk.file("prompts.txt"), "A bonsai tree\n\n  a small forest  \n").expect("written");
     let models = [pack(BINARY), golden("qwen3_1bit_untied")];
     let args = [
-        "compare", arg(&models[0]), arg(&models[1]), "--prompts", "prompts.txt", "--sizes", "64x64,96x64", "--seed", "4",
-        "--steps", "1", "--json",
+        "compare",
+        arg(&models[0]),
+        arg(&models[1]),
+        "--prompts",
+        "prompts.txt",
+        "--sizes",
+        "64x64,96x64",
+        "--seed",
+        "4",
+        "--steps",
+        "1",
+        "--json",
     ];
     let output = desk.image(&args).ok();
     let json = output.json();

@@ -83,8 +83,7 @@ impl Reader<'_> {
     /// The output for padded ids of which the first `keys` are the prompt.
     pub(crate) fn read(&self, ids: &[u32], keys: usize) -> Vec<f32> {
         let program = self.encoder.program(ids.len(), keys, Activations::F32);
-        let segment =
-            Segment { rows: 0..ids.len(), slot: 0, pages: vec![], past: 0, accepted: 0, speculative: false };
+        let segment = Segment { rows: 0..ids.len(), slot: 0, pages: vec![], past: 0, accepted: 0, speculative: false };
         let inputs = StepInputs {
             tokens: ids.to_vec(),
             positions: (0..ids.len()).map(|p| [p as u32; 3]).collect(),
@@ -116,7 +115,8 @@ impl Case {
     }
 
     fn open(folder: &Path) -> Case {
-        let read = |name: &str| std::fs::read(folder.join(name)).unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
+        let read =
+            |name: &str| std::fs::read(folder.join(name)).unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
         Case {
             name: folder.file_name().unwrap().to_string_lossy().into_owned(),
             expected: read("expected.safetensors"),
@@ -146,7 +146,8 @@ impl Case {
             let source = tree.source(part);
             let mut tensors = Vec::new();
             for (tensor, shape) in source.tensors() {
-                if tensor.ends_with(".scales") || tensor.ends_with(".biases") || tensor.ends_with("num_batches_tracked") {
+                if tensor.ends_with(".scales") || tensor.ends_with(".biases") || tensor.ends_with("num_batches_tracked")
+                {
                     continue;
                 }
                 let base = tensor.strip_suffix(".weight").filter(|_| shape.len() == 2);
@@ -227,7 +228,9 @@ impl Case {
         let tensor = tensors.tensor(name).unwrap_or_else(|e| panic!("{}: {name}: {e}", self.name));
         match tensor.dtype() {
             Dtype::F32 => tensor.data().as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect(),
-            Dtype::F16 => tensor.data().as_chunks::<2>().0.iter().map(|b| half::f16::from_le_bytes(*b).to_f32()).collect(),
+            Dtype::F16 => {
+                tensor.data().as_chunks::<2>().0.iter().map(|b| half::f16::from_le_bytes(*b).to_f32()).collect()
+            }
             other => panic!("{name} is {other:?}"),
         }
     }
@@ -265,7 +268,8 @@ impl Case {
                 (names::ANGLES, transformer.angles(job.size, rows)),
             ]);
             let output = run(backend, transformer.program(job.size, rows, Activations::F32, true), inputs);
-            let mut pairs = vec![("temb".to_owned(), "temb.0".to_owned()), ("flow".to_owned(), "noise_pred.0".to_owned())];
+            let mut pairs =
+                vec![("temb".to_owned(), "temb.0".to_owned()), ("flow".to_owned(), "noise_pred.0".to_owned())];
             for i in 0..2 {
                 pairs.push((format!("double.{i}.image"), format!("step0.double.{i}.img")));
                 pairs.push((format!("double.{i}.text"), format!("step0.double.{i}.txt")));

@@ -167,9 +167,8 @@ fn guidance_weighs_the_prompt() {
     request.settings.guidance = 2.0;
     let strong = make(&mut model, &request).unwrap();
     assert_ne!(strong.latents, make(&mut model, &small(&case).request()).unwrap().latents);
-    let plans = [1.0, 2.0].map(|guidance| {
-        model.plan(&ImageSettings { guidance, ..request.settings }).unwrap().parts[1].operations
-    });
+    let plans = [1.0, 2.0]
+        .map(|guidance| model.plan(&ImageSettings { guidance, ..request.settings }).unwrap().parts[1].operations);
     assert_eq!(plans[1], 2 * plans[0]);
 }
 

@@ -18,7 +18,8 @@ pub(crate) fn modulate(x: &[f32], scale: &[f32], shift: &[f32], eps: f32) -> Vec
         let value = product + shift;
         // A rounding of `1 + s` moves the product by a unit of `1 + |s|`.
         let factor = UNIT * (1.0 + f64::from(s.abs())) * ((f64::from(*x) - mean) * inverse).abs();
-        let error = scale.abs() * inverse * off + relative * product.abs() + factor + UNIT * (value.abs() + shift.abs());
+        let error =
+            scale.abs() * inverse * off + relative * product.abs() + factor + UNIT * (value.abs() + shift.abs());
         Near { value, error: error + TINY }
     };
     x.iter().zip(scale).zip(shift).map(of).collect()

@@ -10,9 +10,15 @@ pub(crate) fn run(suite: &mut Suite<'_>) {
     if !runs(suite) {
         return;
     }
-    for (rows, heads, kv_heads, dim) in
-        [(1, 1, 1, 8), (5, 2, 1, 33), (64, 3, 3, 32), (65, 2, 2, 128), (130, 4, 2, 32), (200, 1, 1, 64), (70, 1, 1, 512)]
-    {
+    for (rows, heads, kv_heads, dim) in [
+        (1, 1, 1, 8),
+        (5, 2, 1, 33),
+        (64, 3, 3, 32),
+        (65, 2, 2, 128),
+        (130, 4, 2, 32),
+        (200, 1, 1, 64),
+        (70, 1, 1, 512),
+    ] {
         for seen in [Seen::All, Seen::Causal { keys: rows }, Seen::Causal { keys: rows.div_ceil(3) }] {
             attention(suite, rows, (heads, kv_heads, dim), seen);
         }

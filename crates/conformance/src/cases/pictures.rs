@@ -136,7 +136,6 @@ fn convolution(suite: &mut Suite<'_>, case: Case, format: Format) {
         beside.extend(residual.then(|| added[pixel][r]));
         bound::image::products(&pairs, &beside)
     };
-    let exact: Vec<Vec<Near>> =
-        (0..tall * wide).map(|pixel| (0..outputs).map(|r| of(pixel, r)).collect()).collect();
+    let exact: Vec<Vec<Near>> = (0..tall * wide).map(|pixel| (0..outputs).map(|r| of(pixel, r)).collect()).collect();
     suite.near(&name, &got, &want, &exact);
 }

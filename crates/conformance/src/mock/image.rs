@@ -115,7 +115,9 @@ impl Kernel {
                 }
                 put(&out, &mut writes[0]);
             }
-            Kernel::Tap { slice, column, norm, bias, residual } => tap(reads, writes, slice, column, norm, bias, residual)?,
+            Kernel::Tap { slice, column, norm, bias, residual } => {
+                tap(reads, writes, slice, column, norm, bias, residual)?
+            }
         }
         Ok(())
     }

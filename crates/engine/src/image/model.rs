@@ -185,9 +185,8 @@ impl ImageModel {
     }
 
     fn check(&self, settings: &ImageSettings) -> Result<(), ImageError> {
-        let wrong = |name, wanted: &str, got: String| {
-            Err(ImageError::Parameter { name, wanted: wanted.to_owned(), got })
-        };
+        let wrong =
+            |name, wanted: &str, got: String| Err(ImageError::Parameter { name, wanted: wanted.to_owned(), got });
         if !(1..=1000).contains(&settings.steps) {
             return wrong("steps", "from 1 to 1000", settings.steps.to_string());
         }

@@ -42,14 +42,8 @@ impl Runner<'_> {
     /// Runs it on tokens.
     pub(super) fn read(&self, compiled: &Compiled, tokens: Vec<u32>, output: &str) -> Result<Vec<f32>, ImageError> {
         let rows = 0..tokens.len();
-        let segment = Segment {
-            rows: rows.clone(),
-            slot: 0,
-            pages: Vec::new(),
-            past: 0,
-            accepted: 0,
-            speculative: false,
-        };
+        let segment =
+            Segment { rows: rows.clone(), slot: 0, pages: Vec::new(), past: 0, accepted: 0, speculative: false };
         let positions = rows.map(|p| [p as u32; 3]).collect();
         let inputs = StepInputs { tokens, positions, segments: vec![segment], ..StepInputs::default() };
         self.finish(compiled, inputs, output)

@@ -20,9 +20,7 @@ use super::facts::{ImageFacts, ImageSize};
 use super::part_loader;
 use crate::loader::{Loader, PartKind, Target};
 use crate::{LoadOptions, ModelError, Outline, Progress};
-use onebit_ops::{
-    Activations, Backend, Bucket, Meta, Norm, Program, Recorder, Seen, View, Weight, WeightSource,
-};
+use onebit_ops::{Activations, Backend, Bucket, Meta, Norm, Program, Recorder, Seen, View, Weight, WeightSource};
 
 /// Inputs and outputs of the programs.
 pub mod names {
@@ -349,7 +347,11 @@ fn sizes(source: &dyn WeightSource) -> Result<Sizes, ModelError> {
     let four: Result<[usize; 4], _> = axes.clone().try_into();
     let fits = |axes: &[usize; 4]| axes.iter().sum::<usize>() == dim && axes.iter().all(|n| n.is_multiple_of(2));
     let axes = four.ok().filter(fits).ok_or_else(|| {
-        unsupported("axes_dims_rope", format!("{axes:?}"), &format!("four even numbers that sum to the {dim} of a head"))
+        unsupported(
+            "axes_dims_rope",
+            format!("{axes:?}"),
+            &format!("four even numbers that sum to the {dim} of a head"),
+        )
     })?;
     let eps = number(source, "eps", 1e-6)?;
     Ok(Sizes {

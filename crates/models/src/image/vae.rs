@@ -287,7 +287,9 @@ impl Reader<'_, '_> {
         let shape = self.shapes.of(&name)?;
         let (rows, channels, kernel) = match *shape {
             [out, channels] => (out, channels, 1),
-            [out, channels, height, width] if height == width && (height == 1 || height == 3) => (out, channels, height),
+            [out, channels, height, width] if height == width && (height == 1 || height == 3) => {
+                (out, channels, height)
+            }
             _ => {
                 return Err(ModelError::TensorShape {
                     tensor: name,
@@ -335,9 +337,8 @@ impl Reader<'_, '_> {
             same(module, channels, out)?;
             None
         };
-        let built = (|| {
-            Some(Resnet { norms: [norm1?, norm2?], convs: [conv1?, conv2?], shortcut: optional(shortcut)? })
-        })();
+        let built =
+            (|| Some(Resnet { norms: [norm1?, norm2?], convs: [conv1?, conv2?], shortcut: optional(shortcut)? }))();
         Ok((out, built))
     }
 

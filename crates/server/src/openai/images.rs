@@ -46,7 +46,11 @@ const REFUSED: [Refusal; 11] = [
     Refusal { field: "quality", harmless: usual, why: "set `steps`" },
     Refusal { field: "style", harmless: fields::empty, why: "say it in the prompt" },
     Refusal { field: "moderation", harmless: unmoderated, why: "this server moderates nothing" },
-    Refusal { field: "partial_images", harmless: fields::empty, why: "a stream tells the steps, without pictures of them" },
+    Refusal {
+        field: "partial_images",
+        harmless: fields::empty,
+        why: "a stream tells the steps, without pictures of them",
+    },
     Refusal { field: "negative_prompt", harmless: fields::empty, why: "say in the prompt what there should be" },
     Refusal { field: "image", harmless: fields::empty, why: "pictures are made from text alone" },
     Refusal { field: "mask", harmless: fields::empty, why: "pictures are made from text alone" },
@@ -100,7 +104,14 @@ pub(crate) async fn generate(State(app): State<Arc<App>>, body: Bytes) -> Result
         tracing::info!(model = name, prompt = order.prompt, "picture");
     }
     let gallery = Gallery::order(&painter, &order, count)?;
-    tracing::info!(model = name, width = order.width, height = order.height, count, seed = order.seed, "pictures ordered");
+    tracing::info!(
+        model = name,
+        width = order.width,
+        height = order.height,
+        count,
+        seed = order.seed,
+        "pictures ordered"
+    );
     if fields.stream == Some(true) { Ok(stream(gallery, app.options.keep_alive)) } else { gallery.whole().await }
 }
 
@@ -128,8 +139,9 @@ fn order(
     };
     let seed = match fields.seed {
         None | Some(-1) => id::fresh_seed(),
-        Some(seed) => u64::try_from(seed)
-            .map_err(|_| ApiError::field("seed", format!("must be a whole number from 0, or -1 for a fresh one, got {seed}")))?,
+        Some(seed) => u64::try_from(seed).map_err(|_| {
+            ApiError::field("seed", format!("must be a whole number from 0, or -1 for a fresh one, got {seed}"))
+        })?,
     };
     let guidance = fields.guidance.unwrap_or(defaults.guidance);
     Ok(PictureOrder { prompt, width, height, steps, guidance, seed })
@@ -238,7 +250,8 @@ impl Gallery {
                     PictureStage::Steps { done, .. } => ("steps", done),
                     PictureStage::Pixels => ("pixels", self.order.steps),
                 };
-                let data = json!({"type": name, "index": index, "stage": word, "step": done, "steps": self.order.steps});
+                let data =
+                    json!({"type": name, "index": index, "stage": word, "step": done, "steps": self.order.steps});
                 out.event(name, &data);
             }
             PictureEvent::Done(picture) => {

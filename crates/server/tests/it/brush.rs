@@ -1,8 +1,8 @@
 //! A scripted source of pictures: a gradient whose colours come from the seed.
 
 use onebit_server::{
-    Card, LoadError, Loaded, ModelEntry, ModelKind, Picture, PictureDefaults, PictureError, PictureOrder, PictureSource,
-    PictureStage,
+    Card, LoadError, Loaded, ModelEntry, ModelKind, Picture, PictureDefaults, PictureError, PictureOrder,
+    PictureSource, PictureStage,
 };
 use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex};

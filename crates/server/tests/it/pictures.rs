@@ -35,7 +35,9 @@ fn refused(site: &Site, body: Value, field: &str, words: &[&str]) {
 #[test]
 fn the_size_is_honoured_or_refused() {
     let site = site(0);
-    for (size, want) in [("512x512", (512, 512)), ("256x768", (256, 768)), ("1024x1024", (1024, 1024)), ("auto", (512, 512))] {
+    for (size, want) in
+        [("512x512", (512, 512)), ("256x768", (256, 768)), ("1024x1024", (1024, 1024)), ("auto", (512, 512))]
+    {
         let reply = site.post(PATH, &json!({"model": "brush", "prompt": "a tree", "size": size}));
         assert_eq!(reply.status, 200, "{}", reply.json);
         assert_eq!(size_of(&reply.json["data"][0]), want);
@@ -49,7 +51,8 @@ fn the_size_is_honoured_or_refused() {
 #[test]
 fn several_pictures_have_seeds_that_follow_each_other() {
     let site = site(0);
-    let reply = site.post(PATH, &json!({"prompt": "a tree", "n": 3, "seed": 7, "steps": 2, "guidance": 1.5, "size": "64x64"}));
+    let reply =
+        site.post(PATH, &json!({"prompt": "a tree", "n": 3, "seed": 7, "steps": 2, "guidance": 1.5, "size": "64x64"}));
     let data = reply.json["data"].as_array().expect("pictures");
     assert_eq!(data.iter().map(|p| p["seed"].as_u64()).collect::<Vec<_>>(), [Some(7), Some(8), Some(9)]);
     assert_ne!(data[0]["b64_json"], data[1]["b64_json"]);

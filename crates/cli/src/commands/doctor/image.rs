@@ -72,12 +72,8 @@ fn pictures(path: &Path, args: &DoctorArgs, candidates: &[Candidate], findings: 
         options.activations = ActivationsName::F32;
         let mut model = image_model::open(path, &options, candidate.backend.clone())?;
         let channels = model.facts().transformer.channels;
-        let settings = ImageSettings {
-            steps: 1,
-            text_tokens: 64,
-            residency: Residency::OneByOne,
-            ..ImageSettings::new(size)
-        };
+        let settings =
+            ImageSettings { steps: 1, text_tokens: 64, residency: Residency::OneByOne, ..ImageSettings::new(size) };
         // Any numbers do; these have about the size of noise.
         let noise = (0..size.tokens() * channels).map(|i| 1.4 * (i as f32 * 1.7).sin()).collect();
         let request = ImageRequest { prompt: "a small tree".to_owned(), settings, noise };

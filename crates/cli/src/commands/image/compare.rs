@@ -4,11 +4,11 @@
 use super::sheet::{Cell, Column, Content, Row};
 use super::{INTERRUPTED, beside, sheet, watch_interrupts};
 use crate::args::CompareArgs;
+use crate::picture::pixels::Pixels;
 use crate::picture::{place, png};
 use crate::terminal::{self, bytes, seconds};
 use crate::{Interrupted, Usage};
 use anyhow::{Context, Result, anyhow, bail};
-use image::RgbImage;
 use onebit_models::image::ImageSize;
 use serde_json::{Value, json};
 use std::io::{Cursor, Write};
@@ -28,7 +28,7 @@ struct Outcome {
 }
 
 struct Made {
-    picture: RgbImage,
+    picture: Pixels,
     report: Value,
 }
 
@@ -81,9 +81,8 @@ pub(super) fn run(args: &CompareArgs) -> Result<()> {
     let first_reason = outcomes.iter().find_map(|outcome| outcome.made.as_ref().err().cloned());
     let any = outcomes.iter().any(|outcome| outcome.made.is_ok());
     let drawn = drawn(args, &columns, &prompts, outcomes)?;
-    let (width, height) = (drawn.width() as usize, drawn.height() as usize);
     let software = [("Software", format!("onebit {}", env!("CARGO_PKG_VERSION")))];
-    place::write(&args.output, &png::encode(drawn.as_raw(), width, height, &software)?)?;
+    place::write(&args.output, &png::encode(drawn.bytes(), drawn.width(), drawn.height(), &software)?)?;
     place::write(&numbers, format!("{report:#}\n").as_bytes())?;
     if args.json {
         writeln!(std::io::stdout(), "{report}")?;
@@ -119,7 +118,7 @@ fn make(args: &CompareArgs, model: &str, prompt: &str, size: ImageSize, file: &P
     let made = if output.status.success() {
         let report = serde_json::from_slice(&output.stdout).context("the report of a picture")?;
         let (rgb, width, height) = png::decode(Cursor::new(std::fs::read(file)?))?;
-        let picture = RgbImage::from_raw(width as u32, height as u32, rgb).context("the pixels of a picture")?;
+        let picture = Pixels::from_bytes(width, height, &rgb).context("the pixels of a picture")?;
         Ok(Made { picture, report })
     } else {
         let text = String::from_utf8_lossy(&output.stderr);
@@ -161,15 +160,19 @@ fn drawn(
     columns: &[(&String, ImageSize)],
     prompts: &[String],
     outcomes: Vec<Outcome>,
-) -> Result<RgbImage> {
+) -> Result<Pixels> {
     let hash = |column: usize| {
         let of = outcomes[column * prompts.len()..][..prompts.len()].iter();
         of.filter_map(|o| o.made.as_ref().ok()?.report["model_hash"].as_str().map(str::to_owned)).next()
     };
     let head = |(index, (model, size)): (usize, &(&String, ImageSize))| Column {
         title: name_of(model),
-        words: vec![format!("{size}, {} steps{}", args.steps, hash(index).map_or(String::new(), |h| format!(", model {h}")))],
-        size: (size.width() as u32, size.height() as u32),
+        words: vec![format!(
+            "{size}, {} steps{}",
+            args.steps,
+            hash(index).map_or(String::new(), |h| format!(", model {h}"))
+        )],
+        size: (size.width(), size.height()),
     };
     let heads: Vec<Column> = columns.iter().enumerate().map(head).collect();
     let mut rows: Vec<Row> = prompts
@@ -190,9 +193,10 @@ fn cell(outcome: Outcome) -> Cell {
             let words: Vec<String> = time.into_iter().chain(peak).collect();
             Cell { content: Content::Picture(made.picture), words: vec![words.join(", ")] }
         }
-        Err(reason) => {
-            Cell { content: Content::Error(reason), words: vec![format!("no picture after {}", seconds(outcome.whole))] }
-        }
+        Err(reason) => Cell {
+            content: Content::Error(reason),
+            words: vec![format!("no picture after {}", seconds(outcome.whole))],
+        },
     }
 }
 

@@ -11,7 +11,8 @@ use std::path::Path;
 
 /// What is known before the work begins.
 pub(super) fn announce(studio: &Studio, recipe: &Recipe, plan: &ImagePlan) {
-    let mut how = vec![if plan.one_by_one { "parts are loaded one by one" } else { "all parts stay loaded" }.to_owned()];
+    let mut how =
+        vec![if plan.one_by_one { "parts are loaded one by one" } else { "all parts stay loaded" }.to_owned()];
     if plan.tiles > 1 {
         how.push(format!("pixels are made in {} tiles", plan.tiles));
     }
@@ -81,11 +82,8 @@ impl Report {
             "one_by_one": picture.one_by_one,
             "tiles": picture.tiles,
         }));
-        let spent: Vec<String> = picture
-            .seconds
-            .iter()
-            .map(|(part, [load, run])| format!("{part} {load:.1} + {run:.1} s"))
-            .collect();
+        let spent: Vec<String> =
+            picture.seconds.iter().map(|(part, [load, run])| format!("{part} {load:.1} + {run:.1} s")).collect();
         self.last = format!(
             "{}: {}, {} in {} (loading + running: {})",
             path.display(),

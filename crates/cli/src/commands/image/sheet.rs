@@ -1,28 +1,27 @@
 //! Pictures side by side: a heading for each row and column, and words below each picture.
 
+use crate::picture::pixels::Pixels;
 use ab_glyph::{Font, FontRef, ScaleFont, point};
 use anyhow::{Context, Result};
-use image::imageops::{self, FilterType};
-use image::{Rgb, RgbImage};
 
 /// Latin, Greek and Cyrillic letters; what it lacks is drawn as a box.
 const FONT: &[u8] = include_bytes!("../../../assets/NotoSans-Subset.ttf");
 
-const PAPER: Rgb<u8> = Rgb([250, 249, 246]);
-const INK: Rgb<u8> = Rgb([36, 35, 31]);
-const SOFT: Rgb<u8> = Rgb([107, 103, 93]);
-const ALARM: Rgb<u8> = Rgb([163, 52, 42]);
-const ALARM_PAPER: Rgb<u8> = Rgb([249, 233, 230]);
+const PAPER: [u8; 3] = [250, 249, 246];
+const INK: [u8; 3] = [36, 35, 31];
+const SOFT: [u8; 3] = [107, 103, 93];
+const ALARM: [u8; 3] = [163, 52, 42];
+const ALARM_PAPER: [u8; 3] = [249, 233, 230];
 
 /// Pixels.
-const MARGIN: u32 = 28;
-const GAP: u32 = 20;
-const PAD: u32 = 14;
+const MARGIN: usize = 28;
+const GAP: usize = 20;
+const PAD: usize = 14;
 const LARGE: f32 = 22.0;
 const SMALL: f32 = 16.0;
 /// Largest side of a picture on the sheet, and the smallest width of a column, which words need.
-const MOST: u32 = 512;
-const LEAST: u32 = 240;
+const MOST: usize = 512;
+const LEAST: usize = 240;
 const HEADING_LINES: usize = 3;
 
 /// A column: what all its pictures have in common.
@@ -32,13 +31,13 @@ pub(super) struct Column {
     /// More lines.
     pub(super) words: Vec<String>,
     /// Width and height of its pictures in pixels.
-    pub(super) size: (u32, u32),
+    pub(super) size: (usize, usize),
 }
 
 /// What is in a cell.
 pub(super) enum Content {
     /// A picture.
-    Picture(RgbImage),
+    Picture(Pixels),
     /// Why there is none.
     Error(String),
 }
@@ -60,25 +59,26 @@ pub(super) struct Row {
 ///
 /// # Errors
 /// A fault of the font, which is part of the program.
-pub(super) fn draw(columns: &[Column], rows: &[Row]) -> Result<RgbImage> {
+pub(super) fn draw(columns: &[Column], rows: &[Row]) -> Result<Pixels> {
     let pen = Pen::new()?;
-    let boxes: Vec<(u32, u32)> = columns.iter().map(|c| shrunk(c.size)).collect();
-    let widths: Vec<u32> = boxes.iter().map(|(width, _)| (*width).max(LEAST)).collect();
-    let inner: u32 = widths.iter().sum::<u32>() + GAP * (columns.len() as u32).saturating_sub(1);
+    let boxes: Vec<(usize, usize)> = columns.iter().map(|c| shrunk(c.size)).collect();
+    let widths: Vec<usize> = boxes.iter().map(|(width, _)| (*width).max(LEAST)).collect();
+    let inner: usize = widths.iter().sum::<usize>() + GAP * columns.len().saturating_sub(1);
     let tallest = boxes.iter().map(|(_, height)| *height).max().unwrap_or(0);
 
     let heads: Vec<Vec<String>> =
         columns.iter().zip(&widths).map(|(c, width)| pen.wrap(&c.title, LARGE, *width, HEADING_LINES)).collect();
     let head_words = columns.iter().map(|c| c.words.len()).max().unwrap_or(0);
     let head_lines = heads.iter().map(Vec::len).max().unwrap_or(0);
-    let head = line(LARGE) * head_lines as u32 + line(SMALL) * head_words as u32;
+    let head = line(LARGE) * head_lines + line(SMALL) * head_words;
     let headings: Vec<Vec<String>> = rows.iter().map(|r| pen.wrap(&r.heading, LARGE, inner, HEADING_LINES)).collect();
-    let foot = |row: &Row| line(SMALL) * row.cells.iter().map(|c| c.words.len()).max().unwrap_or(0) as u32;
-    let row_height =
-        |(row, heading): (&Row, &Vec<String>)| GAP + line(LARGE) * heading.len() as u32 + line(SMALL) + PAD + tallest + PAD / 2 + foot(row);
-    let height = MARGIN + head + rows.iter().zip(&headings).map(row_height).sum::<u32>() + MARGIN;
+    let foot = |row: &Row| line(SMALL) * row.cells.iter().map(|c| c.words.len()).max().unwrap_or(0);
+    let row_height = |(row, heading): (&Row, &Vec<String>)| {
+        GAP + line(LARGE) * heading.len() + line(SMALL) + PAD + tallest + PAD / 2 + foot(row)
+    };
+    let height = MARGIN + head + rows.iter().zip(&headings).map(row_height).sum::<usize>() + MARGIN;
 
-    let mut sheet = RgbImage::from_pixel(MARGIN + inner + MARGIN, height, PAPER);
+    let mut sheet = Pixels::filled(MARGIN + inner + MARGIN, height, PAPER);
     let mut x = MARGIN;
     for ((column, title), width) in columns.iter().zip(&heads).zip(&widths) {
         let mut y = pen.lines(&mut sheet, (x, MARGIN), title, LARGE, INK);
@@ -105,43 +105,32 @@ pub(super) fn draw(columns: &[Column], rows: &[Row]) -> Result<RgbImage> {
     Ok(sheet)
 }
 
-fn draw_cell(pen: &Pen, sheet: &mut RgbImage, (x, y): (u32, u32), cell: &Cell, size: (u32, u32), width: u32) {
+fn draw_cell(pen: &Pen, sheet: &mut Pixels, (x, y): (usize, usize), cell: &Cell, size: (usize, usize), width: usize) {
     match &cell.content {
-        Content::Picture(picture) => {
-            let small = if picture.dimensions() == size {
-                picture.clone()
-            } else {
-                imageops::resize(picture, size.0, size.1, FilterType::Lanczos3)
-            };
-            imageops::replace(sheet, &small, x.into(), y.into());
-        }
+        Content::Picture(picture) => sheet.lay((x, y), &picture.shrunk(shrinking((picture.width(), picture.height())))),
         Content::Error(reason) => {
             let height = size.1.max(line(SMALL) * 3 + 2 * PAD);
-            for at_y in y..(y + height).min(sheet.height()) {
-                for at_x in x..x + width {
-                    sheet.put_pixel(at_x, at_y, ALARM_PAPER);
-                }
-            }
-            let lines = ((height - 2 * PAD) / line(SMALL)).max(1) as usize;
+            sheet.fill((x, y), (width, height), ALARM_PAPER);
+            let lines = ((height - 2 * PAD) / line(SMALL)).max(1);
             let words = pen.wrap(reason, SMALL, width - 2 * PAD, lines);
             pen.lines(sheet, (x + PAD, y + PAD), &words, SMALL, ALARM);
         }
     }
 }
 
-/// A size that fits on the sheet, of the same form.
-fn shrunk((width, height): (u32, u32)) -> (u32, u32) {
-    let longest = width.max(height);
-    if longest <= MOST {
-        return (width, height);
-    }
-    let side = |side: u32| (side * MOST / longest).max(1);
-    (side(width), side(height))
+/// By how much a picture is shrunk to fit on the sheet.
+fn shrinking((width, height): (usize, usize)) -> usize {
+    width.max(height).div_ceil(MOST).max(1)
+}
+
+fn shrunk(size: (usize, usize)) -> (usize, usize) {
+    let by = shrinking(size);
+    (size.0 / by, size.1 / by)
 }
 
 /// Height of a line of letters of this size.
-fn line(size: f32) -> u32 {
-    (size * 1.4).round() as u32
+fn line(size: f32) -> usize {
+    (size * 1.4).round() as usize
 }
 
 struct Pen {
@@ -159,7 +148,7 @@ impl Pen {
     }
 
     /// Lines that are no wider than `width`, at most so many; what does not fit ends in an ellipsis.
-    fn wrap(&self, text: &str, size: f32, width: u32, most: usize) -> Vec<String> {
+    fn wrap(&self, text: &str, size: f32, width: usize, most: usize) -> Vec<String> {
         let fits = |line: &str| self.width(line, size) <= width as f32;
         let mut lines = vec![String::new()];
         for word in text.split_whitespace() {
@@ -194,7 +183,14 @@ impl Pen {
     }
 
     /// Draws lines below each other; returns where the next one would begin.
-    fn lines(&self, sheet: &mut RgbImage, (x, mut y): (u32, u32), lines: &[String], size: f32, ink: Rgb<u8>) -> u32 {
+    fn lines(
+        &self,
+        sheet: &mut Pixels,
+        (x, mut y): (usize, usize),
+        lines: &[String],
+        size: f32,
+        ink: [u8; 3],
+    ) -> usize {
         for text in lines {
             self.text(sheet, (x as f32, y as f32), text, size, ink);
             y += line(size);
@@ -202,7 +198,7 @@ impl Pen {
         y
     }
 
-    fn text(&self, sheet: &mut RgbImage, (mut x, y): (f32, f32), text: &str, size: f32, ink: Rgb<u8>) {
+    fn text(&self, sheet: &mut Pixels, (mut x, y): (f32, f32), text: &str, size: f32, ink: [u8; 3]) {
         let font = self.font.as_scaled(size);
         let base = y + (line(size) as f32 - size) / 2.0 + font.ascent();
         for c in text.chars() {
@@ -215,8 +211,8 @@ impl Pen {
                 if at_x < 0.0 || at_y < 0.0 {
                     return;
                 }
-                if let Some(pixel) = sheet.get_pixel_mut_checked(at_x as u32, at_y as u32) {
-                    for (level, ink) in pixel.0.iter_mut().zip(ink.0) {
+                if let Some(pixel) = sheet.get_mut(at_x as usize, at_y as usize) {
+                    for (level, ink) in pixel.iter_mut().zip(ink) {
                         let mixed = f32::from(*level) * (1.0 - cover) + f32::from(ink) * cover;
                         *level = mixed.round().clamp(0.0, 255.0) as u8;
                     }
@@ -230,8 +226,8 @@ impl Pen {
 mod tests {
     use super::*;
 
-    fn picture(width: u32, height: u32, colour: [u8; 3]) -> Content {
-        Content::Picture(RgbImage::from_pixel(width, height, Rgb(colour)))
+    fn picture(width: usize, height: usize, colour: [u8; 3]) -> Content {
+        Content::Picture(Pixels::filled(width, height, colour))
     }
 
     #[test]
@@ -251,12 +247,12 @@ mod tests {
         ];
         let sheet = draw(&columns, &rows).expect("a sheet");
         assert_eq!(sheet.width(), 2 * MARGIN + GAP + 512 + 512);
-        let count = |colour: [u8; 3]| sheet.pixels().filter(|p| p.0 == colour).count();
+        let count = |colour: [u8; 3]| sheet.bytes().as_chunks::<3>().0.iter().filter(|p| **p == colour).count();
         assert_eq!(count([200, 10, 10]), 512 * 512);
         assert_eq!(count([10, 200, 10]), 512 * 512);
         assert_eq!(count([10, 10, 200]), 512 * 384, "shrunk to fit");
-        assert!(count(ALARM_PAPER.0) > 512 * 300 && count(ALARM.0) > 50, "the reason is written");
-        assert!(count(INK.0) > 200, "headings are written");
+        assert!(count(ALARM_PAPER) > 512 * 300 && count(ALARM) > 50, "the reason is written");
+        assert!(count(INK) > 200, "headings are written");
     }
 
     #[test]

@@ -114,9 +114,7 @@ fn source(args: &ImageArgs, base: Option<&Recipe>) -> Result<Source> {
             "{} was made from a noise file ({hash}); name it with --noise, or give a --seed instead",
             args.from.as_deref().unwrap_or(Path::new("")).display()
         ))),
-        (Some(Noise::Seed(earlier, seed)), given) => {
-            Ok(Source::Seed(rng.unwrap_or(*earlier), given.unwrap_or(*seed)))
-        }
+        (Some(Noise::Seed(earlier, seed)), given) => Ok(Source::Seed(rng.unwrap_or(*earlier), given.unwrap_or(*seed))),
         (_, given) => Ok(Source::Seed(rng.unwrap_or_default(), given.unwrap_or_else(sampling::fresh_seed))),
     }
 }

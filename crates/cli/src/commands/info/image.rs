@@ -124,7 +124,12 @@ pub(super) fn render(f: &ImageFacts) -> String {
     line("weights", format!("{:.2} B parameters, {}", f.parameters as f64 / 1e9, f.format));
     line(
         "text",
-        format!("{} layers of width {}, prompts of up to {} tokens", f.text_layers, count(f.text_hidden as u64), f.text_tokens),
+        format!(
+            "{} layers of width {}, prompts of up to {} tokens",
+            f.text_layers,
+            count(f.text_hidden as u64),
+            f.text_tokens
+        ),
     );
     for part in &f.parts {
         line("", format!("{:<14}{:>10} in memory", part.part, bytes(part.weights)));

@@ -18,8 +18,8 @@ use crate::args::InfoArgs;
 use crate::resolve::{self, Located, Named};
 use crate::{backends, builtin, kept, load, side, terminal};
 use anyhow::{Result, bail};
-use onebit_hub::HubError;
 use onebit_checkpoint::Kind;
+use onebit_hub::HubError;
 use onebit_ops::Backend;
 use report::{Repacked, Report, TextFacts};
 use std::io::Write;
@@ -74,7 +74,9 @@ fn describe_files(located: &Located, args: &InfoArgs, backend: &Arc<dyn Backend>
             Err(error) => report.problems.push(format!("{error:#}")),
         }
         if args.check {
-            report.problems.push("--check reads the weights of text models; `onebit doctor` reads an image model's".to_owned());
+            report
+                .problems
+                .push("--check reads the weights of text models; `onebit doctor` reads an image model's".to_owned());
         }
         return Ok(report);
     }

@@ -91,7 +91,8 @@ fn card(studio: &Studio, located: &Located) -> Result<Card> {
 }
 
 fn recipe(order: &PictureOrder) -> Result<Recipe, PictureError> {
-    let size = image_size(order.width, order.height).map_err(|message| PictureError::Order { field: "size", message })?;
+    let size =
+        image_size(order.width, order.height).map_err(|message| PictureError::Order { field: "size", message })?;
     Ok(Recipe {
         prompt: order.prompt.clone(),
         size,
@@ -137,12 +138,8 @@ impl PictureSource for Easel {
     ) -> Result<Picture, PictureError> {
         let begun = Instant::now();
         let recipe = recipe(order)?;
-        let noise = NoiseRng::Torch.latent(
-            order.seed,
-            self.studio.facts().channels,
-            recipe.size.rows(),
-            recipe.size.columns(),
-        );
+        let noise =
+            NoiseRng::Torch.latent(order.seed, self.studio.facts().channels, recipe.size.rows(), recipe.size.columns());
         // Loading goes in many small pieces, each of which is a chance to stop.
         let mut stage = PictureStage::Prompt;
         let picture = self.studio.paint(&recipe, &order.prompt, noise, &mut |event| {

@@ -1,10 +1,11 @@
 //! `onebit image` on tiny packs whose pictures the reference implementation made.
 
+use crate::serve::Server;
 use crate::support::{Output, arg, golden, onebit};
 use onebit::picture::png;
 use safetensors::SafeTensors;
 use safetensors::tensor::{Dtype, TensorView};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Cursor};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -72,6 +73,20 @@ fn largest_difference(a: &[u8], b: &[u8]) -> u8 {
 
 fn floats(bytes: &[u8]) -> Vec<f32> {
     bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect()
+}
+
+fn base64(text: &str) -> Vec<u8> {
+    const DIGITS: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let (mut out, mut held, mut bits) = (Vec::new(), 0u32, 0);
+    for byte in text.bytes().filter(|b| *b != b'=') {
+        held = held << 6 | DIGITS.iter().position(|digit| *digit == byte).expect("a digit") as u32;
+        bits += 6;
+        if bits >= 8 {
+            bits -= 8;
+            out.push((held >> bits) as u8);
+        }
+    }
+    out
 }
 
 /// The seeds are those that the generator of the golden cases gave to torch.
@@ -484,4 +499,48 @@ fn a_sheet_has_a_cell_for_every_model_and_prompt() {
     desk.image(&["compare", "--prompts", "prompts.txt"]).code_is(2);
     std::fs::write(desk.file("empty.txt"), "\n \n").expect("written");
     desk.image(&["compare", "x/y", "--prompts", "empty.txt", "-o", "e.png"]).fails(2, &["empty.txt", "no prompt"]);
+}
+
+#[test]
+fn a_server_makes_the_same_pictures() {
+    let desk = Desk::new();
+    desk.small(&["--seed", "5", "-o", "cli.png"]).ok();
+    let server = Server::start(&[arg(&desk.model), "seedling", "--backend", "cpu"]);
+    assert!(server.said.contains("makes pictures"), "{}", server.said);
+    let models = server.get("/v1/models");
+    let kinds: Vec<(&str, &str)> = models["data"]
+        .as_array()
+        .expect("models")
+        .iter()
+        .map(|m| (m["id"].as_str().unwrap_or_default(), m["kind"].as_str().unwrap_or_default()))
+        .collect();
+    assert_eq!(kinds, [(BINARY, "image"), ("seedling", "text")]);
+    let path = "/v1/images/generations";
+    let order = json!({"prompt": "A bonsai tree", "size": "64x64", "steps": 2, "seed": 5});
+    let (status, reply) = server.post(path, &order);
+    assert_eq!(status, 200, "{reply}");
+    assert_eq!(reply["data"][0]["prompt_tokens"], 32);
+    let file = base64(reply["data"][0]["b64_json"].as_str().expect("a picture"));
+    std::fs::write(desk.file("http.png"), &file).expect("written");
+    assert_eq!(desk.pixels("http.png"), desk.pixels("cli.png"));
+    assert_eq!(desk.texts("http.png"), desk.texts("cli.png"));
+    // Text goes on beside it, and each has its own door.
+    let (status, reply) =
+        server.post("/v1/chat/completions", &json!({"messages": [{"role": "user", "content": "hi"}], "max_tokens": 2}));
+    assert_eq!((status, &reply["model"]), (200, &json!("seedling")), "{reply}");
+    for (path, body, words) in [
+        (
+            "/v1/chat/completions",
+            json!({"model": BINARY, "messages": [{"role": "user", "content": "hi"}]}),
+            "/v1/images/generations",
+        ),
+        (path, json!({"model": "seedling", "prompt": "a tree"}), "/v1/chat/completions"),
+        (path, json!({"prompt": "a tree", "size": "500x512"}), "496x512 and 512x512"),
+        (path, json!({"prompt": "a tree", "steps": 5000}), "1000"),
+        (path, json!({"prompt": "q ".repeat(700)}), "512 are read"),
+    ] {
+        let (status, reply) = server.post(path, &body);
+        assert_eq!(status, 400, "{reply}");
+        assert!(reply["error"]["message"].as_str().is_some_and(|m| m.contains(words)), "{words}: {reply}");
+    }
 }

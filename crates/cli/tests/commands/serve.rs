@@ -7,16 +7,16 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 /// A server of its own.
-struct Server {
+pub(crate) struct Server {
     child: Child,
     base: String,
     /// What it said before it listened.
-    said: String,
+    pub(crate) said: String,
     agent: ureq::Agent,
 }
 
 impl Server {
-    fn start(args: &[&str]) -> Server {
+    pub(crate) fn start(args: &[&str]) -> Server {
         let mut command = Command::new(env!("CARGO_BIN_EXE_onebit"));
         command.args(["serve", "--port", "0"]).args(args).env_clear().env("HOME", "/nonexistent");
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
@@ -40,7 +40,12 @@ impl Server {
         Server { child, base, said, agent: ureq::Agent::new_with_config(config) }
     }
 
-    fn post(&self, path: &str, body: &Value) -> (u16, Value) {
+    pub(crate) fn get(&self, path: &str) -> Value {
+        let mut response = self.agent.get(format!("{}{path}", self.base)).call().expect("an answer");
+        serde_json::from_str(&response.body_mut().read_to_string().expect("text")).expect("JSON")
+    }
+
+    pub(crate) fn post(&self, path: &str, body: &Value) -> (u16, Value) {
         let mut response = self.agent.post(format!("{}{path}", self.base)).send(body.to_string()).expect("an answer");
         let text = response.body_mut().read_to_string().expect("text");
         (response.status().as_u16(), serde_json::from_str(&text).unwrap_or(Value::String(text)))

@@ -22,6 +22,8 @@ const SMALL: f32 = 16.0;
 /// Largest side of a picture on the sheet, and the smallest width of a column, which words need.
 const MOST: usize = 512;
 const LEAST: usize = 240;
+/// Smallest height of a cell with a reason.
+const LEAST_REASON: usize = 120;
 const HEADING_LINES: usize = 3;
 
 /// A column: what all its pictures have in common.
@@ -64,7 +66,9 @@ pub(super) fn draw(columns: &[Column], rows: &[Row]) -> Result<Pixels> {
     let boxes: Vec<(usize, usize)> = columns.iter().map(|c| shrunk(c.size)).collect();
     let widths: Vec<usize> = boxes.iter().map(|(width, _)| (*width).max(LEAST)).collect();
     let inner: usize = widths.iter().sum::<usize>() + GAP * columns.len().saturating_sub(1);
-    let tallest = boxes.iter().map(|(_, height)| *height).max().unwrap_or(0);
+    let reasons = rows.iter().flat_map(|row| &row.cells).any(|cell| matches!(cell.content, Content::Error(_)));
+    let least = if reasons { LEAST_REASON } else { 0 };
+    let tallest = boxes.iter().map(|(_, height)| *height).max().unwrap_or(0).max(least);
 
     let heads: Vec<Vec<String>> =
         columns.iter().zip(&widths).map(|(c, width)| pen.wrap(&c.title, LARGE, *width, HEADING_LINES)).collect();
@@ -109,7 +113,7 @@ fn draw_cell(pen: &Pen, sheet: &mut Pixels, (x, y): (usize, usize), cell: &Cell,
     match &cell.content {
         Content::Picture(picture) => sheet.lay((x, y), &picture.shrunk(shrinking((picture.width(), picture.height())))),
         Content::Error(reason) => {
-            let height = size.1.max(line(SMALL) * 3 + 2 * PAD);
+            let height = size.1.max(LEAST_REASON);
             sheet.fill((x, y), (width, height), ALARM_PAPER);
             let lines = ((height - 2 * PAD) / line(SMALL)).max(1);
             let words = pen.wrap(reason, SMALL, width - 2 * PAD, lines);

@@ -7,6 +7,7 @@ use indicatif::ProgressBar;
 use onebit_checkpoint::image_folders;
 use onebit_hub::{Client, HubConfig, Progress, PullOptions, RepoRef, WeightFormat, choose, pull};
 use std::io::{IsTerminal, Write};
+use std::path::Path;
 use std::time::Instant;
 
 /// Runs the command. The path to run is the only line on stdout.
@@ -42,7 +43,7 @@ pub fn run(args: &PullArgs) -> Result<()> {
     // What is damaged or of a kind that cannot run is found now and not at the first prompt.
     let damaged = || format!("{repo} was downloaded, but");
     let run = if choice.format.is_image() {
-        image_folders(&path).with_context(damaged)?;
+        check_image(&path).with_context(damaged)?;
         format!("onebit image {repo} --prompt 'PROMPT'")
     } else {
         load::open(&path, &load::Options::default()).with_context(damaged)?;
@@ -51,6 +52,16 @@ pub fn run(args: &PullArgs) -> Result<()> {
     terminal::say(&format!("done in {}; run it with: {run}", terminal::seconds(started.elapsed())));
     writeln!(std::io::stdout(), "{}", path.display())?;
     Ok(())
+}
+
+/// Every part of an image model, by its headers.
+fn check_image(path: &Path) -> Result<()> {
+    let folders = image_folders(path)?;
+    let open = |folder: &Path| load::open_any(folder, &load::Options::default());
+    let parts = [open(&folders.text_encoder)?, open(&folders.transformer)?, open(&folders.vae)?];
+    let [text, transformer, vae] = &parts;
+    let checked = onebit_models::image::facts([text, transformer, vae]);
+    checked.map(drop).map_err(|(part, error)| anyhow!("{part}: {error}"))
 }
 
 /// Progress on stderr: a bar on a terminal, one line for each file elsewhere.

@@ -13,6 +13,7 @@ mod backend;
 mod cache;
 mod error;
 mod program;
+mod recorder;
 pub mod reference;
 mod rope;
 mod sample;
@@ -27,9 +28,10 @@ pub use backend::{
 pub use cache::{Cache, CacheSpec, KvFormat, KvSpec, PAGE_ROWS, SlotState, StateSpec};
 pub use error::OpError;
 pub use program::{
-    Bucket, ChannelNorm, Conv2d, Epilogue, Grid, HeadMap, Norm, Op, Placement, Program, Recorder, Rows, Seen,
-    StageCost, Tensor, TensorInfo, View,
+    Bucket, ChannelNorm, Epilogue, Grid, HeadMap, Norm, Op, Placement, Program, Rows, Seen, StageCost, Tensor,
+    TensorInfo, View,
 };
+pub use recorder::{Conv2d, Recorder};
 pub use rope::{RopeTable, YarnScaling};
 pub use sample::{Adjust, Carried, Draw, Sampled, allows};
 pub use source::{DenseTensor, Meta, SharedBytes, SourceError, Table, WeightSource};

@@ -11,7 +11,7 @@ const LARGE: &[&str] = &[
     "models/seedling-ternary/model.safetensors", // its sibling in 2 bits, for comparisons
 ];
 const LARGE_KIB: u64 = 1500;
-const TESTDATA_BYTES: u64 = 15_000_000;
+const TESTDATA_BYTES: u64 = 22_000_000;
 const LONG_LINES: usize = 800;
 
 /// Where `unsafe` may stand: kernels, the file mapping, and the allocator that counts for the parsers' tests.

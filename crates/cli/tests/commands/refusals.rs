@@ -112,3 +112,41 @@ fn sampling_values_of_another_type_are_refused() {
 fn a_device_is_no_model() {
     onebit(&["info", "/dev/null"]).run().fails(1, &["/dev/null", "neither a file nor a folder"]);
 }
+
+#[test]
+fn an_image_model_is_described_and_named_with_its_command() {
+    let pack = golden("../images/flux2_2bit_ternary");
+    for command in ["run", "chat", "bench"] {
+        let args: &[&str] = if command == "run" { &["run", arg(&pack), "hello"] } else { &[command, arg(&pack)] };
+        onebit(args).run().fails(1, &["an image model (2-bit, groups of 128)", "onebit image", arg(&pack)]);
+    }
+    let info = onebit(&["info", arg(&pack), "--json"]).run().ok().json();
+    assert_eq!((&info["runs"], &info["image"]["double_blocks"]), (&true.into(), &2.into()), "{info:#}");
+    assert_eq!(info["image"]["pictures"].as_array().map(Vec::len), Some(3), "{info:#}");
+    let text = onebit(&["info", arg(&pack)]).run().ok().stdout;
+    assert!(text.contains("2 double and 3 single blocks") && text.contains("--low-memory"), "{text}");
+}
+
+#[test]
+fn an_image_model_without_a_part_says_how_to_get_it() {
+    let dir = tempfile::tempdir().expect("a folder");
+    std::fs::create_dir(dir.path().join("transformer-packed-mflux")).expect("a folder");
+    for name in ["config.json", "diffusion_pytorch_model.safetensors"] {
+        let name = format!("transformer-packed-mflux/{name}");
+        std::fs::copy(golden("../images/flux2_1bit").join(&name), dir.path().join(&name)).expect("a copy");
+    }
+    let info = onebit(&["info", arg(dir.path())]).run().ok().stdout;
+    assert!(
+        info.contains("does not run") && info.contains("no text encoder") && info.contains("onebit pull"),
+        "{info}"
+    );
+}
+
+#[test]
+fn a_bench_of_an_image_shape_takes_its_own_options_alone() {
+    let shape = ["bench", "--shape", "bonsai-image-4b"];
+    onebit(&[&shape[..], &["-p", "7"]].concat()).run().fails(2, &["--size and --steps"]);
+    onebit(&[&shape[..], &["--size", "500x500"]].concat()).run().fails(2, &["multiples of 16"]);
+    onebit(&[&shape[..], &["--steps", "9"]].concat()).run().fails(2, &["--steps takes 1 to 4"]);
+    onebit(&["bench", "--shape", "bonsai-8b", "--steps", "2"]).run().fails(2, &["shape of an image model"]);
+}

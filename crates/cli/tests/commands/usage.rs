@@ -74,6 +74,8 @@ fn models_that_are_not_here() {
     run(&["run", "image-binary-4b", "hi"]).fails(1, &["makes pictures", "onebit image image-binary-4b"]);
     run(&["image", "image-binary-4b", "--prompt", "hi"])
         .fails(1, &["onebit pull prism-ml/bonsai-image-binary-4B-mlx-1bit"]);
+    // An image pack is downloaded like any other: here as far as the network, which tests do not have.
+    run(&["pull", "image-binary-4b"]).fails(1, &["the file list of prism-ml/bonsai-image-binary-4B-mlx-1bit failed"]);
 }
 
 #[test]

@@ -1,10 +1,13 @@
 //! What users of image models have met elsewhere, in miniature.
 
 use crate::case::{self, Case, Job};
+use onebit::image_shape::{self, ImageShape};
 use onebit_backend_cpu::{CpuBackend, CpuOptions};
-use onebit_engine::image::{ImageError, ImageEvent, ImageModel, ImageRequest, ImageSettings, Picture, Residency};
+use onebit_engine::image::{
+    ImageError, ImageEvent, ImageModel, ImageOptions, ImageRequest, ImageSettings, ImageTree, Picture, Residency,
+};
 use onebit_models::image::{ImagePart, ImageSize};
-use onebit_ops::{Activations, Backend};
+use onebit_ops::{Activations, Backend, SourceError, WeightSource};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -53,6 +56,41 @@ fn tiles_bound_memory_and_show_no_seam() {
     assert!(psnr >= 30.0, "{psnr:.1} dB");
     let error = model.plan(&ImageSettings { decode_bytes: Some(1000), ..settings }).unwrap_err().to_string();
     assert!(error.contains("decode bytes") && error.contains("smallest tile"), "{error}");
+}
+
+/// A model of the published size, made up.
+struct Published(&'static str);
+
+impl ImageTree for Published {
+    fn open(&self, part: ImagePart) -> Result<Box<dyn WeightSource + '_>, SourceError> {
+        Ok(Box::new(ImageShape::new(self.0, part).unwrap()))
+    }
+    fn tokenizer(&self) -> Result<Vec<u8>, SourceError> {
+        Ok(std::fs::read(Case::all()[0].folder.join("tokenizer/tokenizer.json")).unwrap())
+    }
+}
+
+/// The published size plans less than 2.2 GB for 512 x 512 and 3 GB for 1024 x 1024 with one part at a time, decodes both in
+/// one piece, and decodes larger pictures in tiles that keep to the same bound.
+#[test]
+fn the_published_size_is_planned_within_bounds() {
+    let backend: Arc<dyn Backend> = Arc::new(CpuBackend::new(CpuOptions::default()).unwrap());
+    for name in image_shape::NAMES {
+        let options = ImageOptions { activations: Activations::I9G128, keep_biases: false, free_bytes: None };
+        let model = ImageModel::open(Box::new(Published(name)), backend.clone(), options).unwrap();
+        for (side, most, whole) in
+            [(512, 2_200_000_000, true), (1024, 3_000_000_000, true), (1536, 3_500_000_000, false)]
+        {
+            let size = ImageSize::new(side, side).unwrap();
+            let settings = ImageSettings { residency: Residency::OneByOne, ..ImageSettings::new(size) };
+            let plan = model.plan(&settings).unwrap();
+            println!("{name} {size}: {plan:?}");
+            assert!(plan.peak <= most, "{name} {size}: {} bytes", plan.peak);
+            assert_eq!(plan.tiles == 1, whole, "{name} {size}");
+        }
+        let parameters = model.facts().transformer.parameters;
+        assert!((3_680_501_760..3_900_000_000).contains(&parameters), "{parameters}");
+    }
 }
 
 /// One part at a time gives the same picture, and its plan takes less.

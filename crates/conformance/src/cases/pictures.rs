@@ -42,7 +42,7 @@ fn group_norm(suite: &mut Suite<'_>, rows: usize, cols: usize, groups: usize) {
     // The first group has a mean far from zero, the last is constant.
     let size = cols / groups;
     for row in &mut x {
-        row[..size].iter_mut().for_each(|v| *v = 50.0 + *v);
+        row[..size].iter_mut().for_each(|v| *v += 50.0);
         if groups > 1 {
             row[cols - size..].fill(0.25);
         }

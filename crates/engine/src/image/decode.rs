@@ -39,11 +39,10 @@ pub(super) fn tiling(vae: &Vae, size: ImageSize, most: u64) -> Result<Tiling, Im
     }
     let mut least = all;
     for side in SIDES {
-        let tile = Grid { height: side.min(grid.height), width: side.min(grid.width) };
-        least = cost(tile);
+        let (rows, columns) = (pieces(grid.height, side), pieces(grid.width, side));
+        least = cost(Grid { height: rows[0].len(), width: columns[0].len() });
         if least <= most {
-            let columns = pieces(grid.width, tile.width);
-            let rows = pieces(grid.height, tile.height).into_iter();
+            let rows = rows.into_iter();
             let tiles = rows.flat_map(|r| columns.iter().map(move |c| (r.clone(), c.clone()))).collect();
             return Ok(Tiling { tiles, bytes: least });
         }
@@ -55,12 +54,13 @@ pub(super) fn tiling(vae: &Vae, size: ImageSize, most: u64) -> Result<Tiling, Im
     })
 }
 
-/// Stretches of `side` that cover `len` and overlap by [`OVERLAP`] at least.
+/// As few stretches of up to `side` as cover `len` and overlap by [`OVERLAP`] at least, all equally long.
 fn pieces(len: usize, side: usize) -> Vec<Range<usize>> {
     if side >= len {
-        return vec![0..len];
+        return std::iter::once(0..len).collect();
     }
     let count = (len - OVERLAP).div_ceil(side - OVERLAP);
+    let side = (len + (count - 1) * OVERLAP).div_ceil(count);
     (0..count).map(|i| i * (len - side) / (count - 1)).map(|start| start..start + side).collect()
 }
 
@@ -125,6 +125,7 @@ mod tests {
             for side in [40, 64, 128] {
                 let pieces = pieces(len, side);
                 assert_eq!((pieces[0].start, pieces[pieces.len() - 1].end), (0, len));
+                assert!(pieces.iter().all(|p| p.len() <= side && p.len() == pieces[0].len()), "{pieces:?} of {len}");
                 for pair in pieces.windows(2) {
                     assert!(pair[0].end >= pair[1].start + OVERLAP, "{pair:?} of {len}");
                 }

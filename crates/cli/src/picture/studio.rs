@@ -5,7 +5,7 @@ use super::recipe::{Maker, Recipe};
 use crate::args::ImageRunOptions;
 use crate::resolve::Located;
 use crate::{backends, image_model};
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use onebit_checkpoint::image_folders;
 use onebit_engine::image::{
     ImageError, ImageEvent, ImageModel, ImagePlan, ImageRequest, ImageSettings, Picture, Residency,
@@ -157,6 +157,21 @@ fn fit(prompt: &str, most: usize, count: impl Fn(&str) -> Result<usize>) -> Resu
     }
     let (text, dropped) = prompt.split_at(ends[fits]);
     Ok(Fitted { text: text.to_owned(), tokens, dropped: Some(dropped.to_owned()) })
+}
+
+/// The error with its parameter as the command line spells it.
+#[must_use]
+pub fn in_flags(error: ImageError) -> anyhow::Error {
+    match error {
+        ImageError::Parameter { name: "decode bytes", wanted, got } => {
+            anyhow!("--decode-memory: the bytes must be {wanted}, got {got}")
+        }
+        ImageError::Parameter { name: "text tokens", wanted, got } => {
+            anyhow!("--max-sequence-length must be {wanted}, got {got}")
+        }
+        ImageError::Parameter { name, wanted, got } => anyhow!("--{name} must be {wanted}, got {got}"),
+        other => other.into(),
+    }
 }
 
 /// Opens a backend that runs image models.

@@ -147,7 +147,8 @@ fn noise_from_a_file_in_both_shapes() {
     assert_eq!(desk.pixels("a.png"), desk.pixels("b.png"));
     // A picture from a file needs the file again.
     desk.image(&[arg(&desk.model), "--from", "a.png", "-o", "c.png"]).fails(2, &["noise file", "--noise"]);
-    desk.image(&[arg(&desk.model), "--from", "a.png", "--noise", "planes.safetensors", "-o", "c.png"]).ok();
+    let again = ["--from", "a.png", "--noise", "planes.safetensors", "--activations", "f32", "-o", "c.png"];
+    desk.image(&[&[arg(&desk.model)], &again[..]].concat()).ok();
     assert_eq!(desk.pixels("a.png"), desk.pixels("c.png"));
     make(&["--noise", "packed.safetensors", "--seed", "1"]).code_is(2);
     let wrong = desk.small(&["--noise", "packed.safetensors"]);
@@ -428,8 +429,9 @@ fn the_decoder_works_in_tiles_where_memory_is_small() {
             [arg(&desk.model), "--prompt", "A tree", "--size", "512x512", "--steps", "1", "--seed", "1", "--json"];
         desk.image(&[&args[..], more].concat()).ok().json()
     };
-    let (whole, tiles) = (make(&["-o", "whole.png"]), make(&["--decode-memory", "20", "-o", "tiles.png"]));
+    let (whole, tiles) = (make(&["-o", "whole.png"]), make(&["--decode-memory", "47", "-o", "tiles.png"]));
     assert_eq!(whole["tiles"], 1, "{whole}");
+    desk.small(&["--decode-memory", "1", "-o", "small.png"]).fails(1, &["--decode-memory"]);
     assert!(tiles["tiles"].as_u64().is_some_and(|n| n > 1), "{tiles}");
     assert!(tiles["predicted_peak_bytes"].as_u64() < whole["predicted_peak_bytes"].as_u64());
     assert!(tiles["peak_rss"].as_u64() < whole["peak_rss"].as_u64(), "{tiles} {whole}");

@@ -189,7 +189,7 @@ fn cell(outcome: Outcome) -> Cell {
     match outcome.made {
         Ok(made) => {
             let time = made.seconds().map(|s| seconds(Duration::from_secs_f64(s)));
-            let peak = made.report["peak_rss"].as_u64().map(|peak| format!("{} at most", bytes(peak)));
+            let peak = made.report["peak_rss"].as_u64().map(|peak| format!("peak {}", bytes(peak)));
             let words: Vec<String> = time.into_iter().chain(peak).collect();
             Cell { content: Content::Picture(made.picture), words: vec![words.join(", ")] }
         }

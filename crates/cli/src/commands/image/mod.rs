@@ -65,7 +65,7 @@ pub fn run(args: &ImageArgs) -> Result<()> {
         recipe.noise = Noise::File(file.hash.clone());
         wanted.compare_noise(&file.hash, args.quiet);
     }
-    let plan = studio.plan(&recipe)?;
+    let plan = studio.plan(&recipe).map_err(studio::in_flags)?;
     if !args.quiet {
         report::announce(&studio, &recipe, &plan);
     }
@@ -127,7 +127,7 @@ fn make(
         // It came too late for the last event: what is made is not written any more.
         Ok(_) | Err(ImageError::Cancelled) if INTERRUPTED.load(Ordering::Relaxed) => bail!(Interrupted),
         Ok(picture) => Ok(Made { picture, time: begun.elapsed(), expected: progress.expected }),
-        Err(error) => Err(error.into()),
+        Err(error) => Err(studio::in_flags(error)),
     }
 }
 

@@ -15,8 +15,11 @@ const FILES: &[&str] = &[
     "docs/eval.md",
     "docs/tuning.md",
     "docs/formats.md",
+    "docs/image.md",
     "docs/screenshot.svg",
 ];
+/// The licence of the font in the binary goes wherever the font goes.
+const FONT_LICENSE: (&str, &str) = ("crates/cli/assets/NotoSans-Subset.OFL.txt", "LICENSE-OFL-NotoSans");
 const COMPLETIONS: &[(&str, &str)] = &[("bash", "onebit.bash"), ("zsh", "_onebit"), ("fish", "onebit.fish")];
 /// The golden case that the bare root runs.
 const CASE: &str = "testdata/golden/qwen3_1bit_tied_yarn";
@@ -44,6 +47,7 @@ pub(crate) fn run(root: &Path, check: bool) -> Result<()> {
     for file in FILES {
         fs::copy(root.join(file), stage.join(file)).with_context(|| format!("cannot copy {file}"))?;
     }
+    fs::copy(root.join(FONT_LICENSE.0), stage.join(FONT_LICENSE.1)).context("the licence of the font")?;
     for (shell, file) in COMPLETIONS {
         let script = output(Command::new(&binary).args(["completions", shell]))?;
         fs::write(stage.join("completions").join(file), script)?;

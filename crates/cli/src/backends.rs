@@ -22,6 +22,29 @@ pub fn open(options: &RunOptions, quiet: bool) -> Result<Arc<dyn Backend>> {
     choose(options.backend, options.threads, ready, quiet)
 }
 
+/// Opens a backend that runs image models: the one asked for, or, where `auto` would take a GPU that does not, the processor;
+/// that is said unless `quiet`.
+///
+/// # Errors
+/// As [`open`], and a backend asked for by name that does not run image models.
+pub fn open_for_images(options: &RunOptions, quiet: bool) -> Result<Arc<dyn Backend>> {
+    let backend = open(options, quiet)?;
+    let caps = backend.caps();
+    if caps.images {
+        return Ok(backend);
+    }
+    if options.backend != BackendName::Auto {
+        bail!("the {} backend does not run image models; --backend cpu does", caps.name);
+    }
+    if !quiet {
+        terminal::say(&format!(
+            "note: the processor is used, because the {} backend does not run image models",
+            caps.name
+        ));
+    }
+    open(&RunOptions { backend: BackendName::Cpu, ..options.clone() }, quiet)
+}
+
 /// Opens a backend to look at what it can do: a GPU's kernels are not loaded yet.
 ///
 /// # Errors

@@ -8,11 +8,12 @@
 //! | [`image_model`] | from the folder of an image model to one that can be run |
 //! | [`backends`], [`memory`], [`advice`], [`session`] | from weights to a model that answers |
 //! | [`prompt`], [`sampling`], [`answer`] | from a question to an answer |
+//! | [`picture`] | from a prompt to a picture and its file |
 //! | [`terminal`] | what may be written where |
 //! | [`shape`], [`image_shape`] | random weights of the published sizes |
 //! | [`commands`] | what each command does |
 //!
-//! Exit codes: 0 fine, 1 the work failed (one sentence on stderr), 2 bad usage.
+//! Exit codes: 0 fine, 1 the work failed (one sentence on stderr), 2 bad usage, 130 interrupted.
 
 #![forbid(unsafe_code)]
 
@@ -27,6 +28,7 @@ pub mod image_shape;
 pub mod kept;
 pub mod load;
 pub mod memory;
+pub mod picture;
 pub mod prompt;
 pub mod resolve;
 pub mod sampling;
@@ -52,6 +54,18 @@ impl std::fmt::Display for Usage {
 
 impl std::error::Error for Usage {}
 
+/// Ctrl-C came and the work was put down in order: exits with 130, as shells expect of an interrupted program.
+#[derive(Debug)]
+pub struct Interrupted;
+
+impl std::fmt::Display for Interrupted {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("interrupted")
+    }
+}
+
+impl std::error::Error for Interrupted {}
+
 /// Parses the arguments, runs the command and turns its result into an exit code.
 pub fn main() -> ExitCode {
     onebit_checkpoint::explain_shrunk_files();
@@ -61,8 +75,16 @@ pub fn main() -> ExitCode {
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             terminal::say(&format!("error: {error:#}"));
-            ExitCode::from(if error.is::<Usage>() { 2 } else { 1 })
+            ExitCode::from(exit_code(&error))
         }
+    }
+}
+
+fn exit_code(error: &anyhow::Error) -> u8 {
+    match error {
+        error if error.is::<Usage>() => 2,
+        error if error.is::<Interrupted>() => 130,
+        _ => 1,
     }
 }
 
@@ -79,6 +101,7 @@ fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Run(args) => commands::run::run(&args),
         Command::Chat(args) => commands::chat::run(&args),
         Command::Serve(args) => commands::serve::run(&args),
+        Command::Image(args) => commands::image::run(&args),
         Command::Models(args) => commands::models::run(&args),
         Command::Info(args) => commands::info::run(&args),
         Command::Doctor(args) => commands::doctor::run(&args),

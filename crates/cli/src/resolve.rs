@@ -71,6 +71,60 @@ pub fn locate(word: &str, backend: &dyn Backend) -> Result<Located> {
     }
 }
 
+/// Finds the files of a model of either kind, for commands that run both.
+///
+/// # Errors
+/// As [`locate`].
+pub fn locate_any(word: &str, backend: &dyn Backend) -> Result<Located> {
+    let is_image = |repo: &RepoRef| packs::find(&repo.id()).is_some_and(|pack| pack.support == Support::Image);
+    match named(word) {
+        Some(Named::Repo(repo)) if is_image(&repo) => image_in_cache(&repo),
+        _ => locate(word, backend),
+    }
+}
+
+/// Finds the folder of an image model on this machine.
+///
+/// # Errors
+/// As [`locate`], and models that make no pictures.
+pub fn locate_image(word: &str) -> Result<Located> {
+    let located = match named(word) {
+        Some(Named::Path(path)) if path.exists() => Located { name: title(&path), path, choice: None },
+        Some(Named::Path(path)) => bail!("{} does not exist; check the path", path.display()),
+        Some(Named::Repo(repo)) => image_in_cache(&repo)?,
+        Some(Named::BuiltIn) => bail!("{word} answers with text; the models that make pictures are {}", image_names()),
+        None => bail!(Usage(format!(
+            "`{word}` is no model: wanted the folder of an image model, owner/name or a short name ({})",
+            image_names()
+        ))),
+    };
+    if !onebit_checkpoint::is_image_folder(&located.path) {
+        bail!(
+            "{} is not the folder of an image model: it has no folder with a transformer (such as transformer-packed-mflux); \
+             the models that make pictures are {}, and text models are for `onebit run`",
+            located.path.display(),
+            image_names()
+        );
+    }
+    Ok(located)
+}
+
+fn image_in_cache(repo: &RepoRef) -> Result<Located> {
+    let snapshot = HubConfig::from_env()?.cache().resolve(repo)?;
+    let choice = choose(repo, &snapshot.files()?, &|_| true)?;
+    // A link whose content is gone shows here with its name.
+    choice.files.iter().try_for_each(|file| snapshot.file(&file.name).map(drop))?;
+    let path = model_path(&choice, |name| Ok(snapshot.file(name)?), snapshot.dir())?;
+    Ok(Located { path, name: repo.to_string(), choice: None })
+}
+
+/// Short names of the packs that make pictures, as a list in words.
+#[must_use]
+pub fn image_names() -> String {
+    let names: Vec<&str> = packs::PACKS.iter().filter(|p| p.support == Support::Image).map(|p| p.short).collect();
+    names.join(" and ")
+}
+
 /// A file or folder that is named as a path, for commands that take nothing else.
 ///
 /// # Errors
@@ -124,6 +178,9 @@ fn in_cache(repo: &RepoRef, backend: &dyn Backend) -> Result<Located> {
 pub fn model_path(choice: &Choice, file: impl Fn(&str) -> Result<PathBuf>, dir: &Path) -> Result<PathBuf> {
     let first = choice.weights.first().ok_or_else(|| anyhow!("the repository has no weights"))?;
     let path = file(first)?;
+    if choice.format.is_image() {
+        return Ok(dir.to_owned());
+    }
     if first.to_ascii_lowercase().ends_with(".gguf") {
         return Ok(path);
     }
@@ -134,21 +191,30 @@ pub fn model_path(choice: &Choice, file: impl Fn(&str) -> Result<PathBuf>, dir: 
 ///
 /// # Errors
 /// One sentence that names a pack which does run.
-pub fn refuse_unsupported(repo: &RepoRef) -> Result<()> {
-    match packs::find(&repo.id()).map(|pack| (pack, pack.support)) {
-        Some((pack, Support::Rotated)) => bail!(
+pub fn refuse_rotated(repo: &RepoRef) -> Result<()> {
+    match packs::find(&repo.id()) {
+        Some(pack) if pack.support == Support::Rotated => bail!(
             "{} stores its weights rotated ({}-bit, groups of {}), which onebit does not undo yet; ternary-27b is the \
              pack of that size that runs",
             pack.title,
             pack.bits,
             pack.group
         ),
-        Some((pack, Support::Image)) => bail!(
-            "{} makes images ({}-bit, groups of {}), which this version of onebit does not; `onebit models` lists the \
-             packs that run",
+        _ => Ok(()),
+    }
+}
+
+/// Fails for published packs that answer with no text.
+///
+/// # Errors
+/// One sentence with what to do instead.
+pub fn refuse_unsupported(repo: &RepoRef) -> Result<()> {
+    refuse_rotated(repo)?;
+    match packs::find(&repo.id()) {
+        Some(pack) if pack.support == Support::Image => bail!(
+            "{} makes pictures and answers with no text: `onebit pull {1}` gets it, and `onebit image {1} --prompt TEXT` runs it",
             pack.title,
-            pack.bits,
-            pack.group
+            pack.short
         ),
         _ => Ok(()),
     }

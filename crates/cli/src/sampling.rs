@@ -32,7 +32,7 @@ pub fn merge(user: &GenerateOptions, model: &GenerationDefaults) -> Result<Sampl
 }
 
 /// A seed that differs from call to call and is short enough to type again.
-fn fresh_seed() -> u64 {
+pub(crate) fn fresh_seed() -> u64 {
     RandomState::new().build_hasher().finish() % 1_000_000_000
 }
 

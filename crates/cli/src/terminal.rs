@@ -65,6 +65,15 @@ pub fn count_bar(what: &str, total: u64) -> ProgressBar {
     bar(what, total, "{msg} {wide_bar:.dim} {pos}/{len}")
 }
 
+/// A progress bar over steps that take seconds each, with the time that is left.
+#[must_use]
+pub fn steps_bar(what: &str, total: u64) -> ProgressBar {
+    let bar = bar(what, total, "{msg} {wide_bar:.dim} {pos}/{len} {elapsed}, {eta} left");
+    // The clock goes on while a step does.
+    bar.enable_steady_tick(Duration::from_millis(500));
+    bar
+}
+
 fn bar(what: &str, total: u64, template: &str) -> ProgressBar {
     let target = if std::io::stderr().is_terminal() {
         ProgressDrawTarget::stderr_with_hz(10)

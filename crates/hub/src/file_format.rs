@@ -14,9 +14,11 @@ const GGUF_TYPES: [&str; 12] =
 pub(crate) const MLX_1BIT: &str = "MLX 1-bit";
 pub(crate) const MLX_2BIT: &str = "MLX 2-bit";
 pub(crate) const SAFETENSORS: &str = "safetensors";
-pub(crate) const IMAGE: &str = "image pack";
 
 impl WeightFormat {
+    /// The name for the weights of an image model, which lie in several folders.
+    pub const IMAGE: &'static str = "image pack";
+
     /// The name.
     pub fn as_str(&self) -> &str {
         &self.0
@@ -49,9 +51,13 @@ impl WeightFormat {
         )
     }
 
-    /// An image model: a folder for each of its networks.
-    pub fn image() -> Self {
-        Self(IMAGE.to_owned())
+    pub(crate) fn image() -> Self {
+        Self(Self::IMAGE.to_owned())
+    }
+
+    /// Whether these are the weights of an image model.
+    pub fn is_image(&self) -> bool {
+        self.0 == Self::IMAGE
     }
 
     /// Whether a selector can only mean a GGUF file.
@@ -70,7 +76,7 @@ impl WeightFormat {
         match self.0.as_str() {
             MLX_1BIT | MLX_2BIT => 0,
             SAFETENSORS => 7 + GGUF_TYPES.len(),
-            IMAGE => 8 + GGUF_TYPES.len(),
+            Self::IMAGE => 8 + GGUF_TYPES.len(),
             other => match GGUF_TYPES.iter().position(|t| *t == other) {
                 Some(at) if at < 5 => 1 + at,
                 Some(at) => 2 + at,

@@ -17,11 +17,11 @@ pub enum Alphabet {
 /// How far onebit supports a pack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Support {
-    /// It runs.
+    /// It runs, and answers with text.
     Text,
     /// Its weights are stored rotated, which is not supported yet.
     Rotated,
-    /// It makes images, which is not supported yet.
+    /// It runs, and makes pictures instead of text.
     Image,
 }
 

@@ -1,8 +1,11 @@
 //! The real server with fixed answers in place of a model: for work on the page and for its test in a browser.
 //!
 //! `cargo run -p onebit-server --example scripted [PORT]`; the last message chooses the answer by a word in it: `tool`,
-//! `table`, `fail`, `long`.
+//! `table`, `fail`, `long`. The model `brush` makes pictures.
 
+#[allow(dead_code, reason = "the tests use the rest")]
+#[path = "../tests/it/brush.rs"]
+mod brush;
 #[allow(dead_code, reason = "the tests use the rest")]
 #[path = "../tests/it/support.rs"]
 mod support;
@@ -56,6 +59,7 @@ fn main() {
         pace: Duration::from_millis(25),
         options: ServerOptions { any_model: true, ..ServerOptions::default() },
         others: vec![("second", None), ("broken", Some("its tensor x is stored in a format without a kernel"))],
+        pictures: Some(Duration::from_millis(500)),
         ..Setup::default()
     };
     let site = setup.plan_at(port, vocabulary, plan);

@@ -1,8 +1,8 @@
 //! The models of one process: which there are, which are loaded, and which cannot be.
 
 use crate::error::ApiError;
-use crate::host::Host;
-use crate::model::{Card, Loaded, Model, SharedModel};
+use crate::model::{Card, Loaded, ModelKind, Ready, SharedModel};
+use crate::painter::Painter;
 use axum::http::StatusCode;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -32,7 +32,7 @@ pub struct ModelEntry {
 
 enum State {
     Absent,
-    Ready(SharedModel),
+    Ready(Ready),
     Unavailable(String),
 }
 
@@ -52,7 +52,7 @@ impl ModelEntry {
     /// A model that is loaded already. The loader is for the case that its engine has to be given up.
     pub fn loaded(name: impl Into<String>, card: Card, loaded: Loaded, loader: Loader) -> Self {
         let entry = Self::new(name, card, loader);
-        *entry.state() = State::Ready(Arc::new(Model::new(entry.name.clone(), loaded)));
+        *entry.state() = State::Ready(Ready::new(entry.name.clone(), loaded));
         entry
     }
 
@@ -69,10 +69,18 @@ impl ModelEntry {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The model, if it is loaded and its engine is sound.
+    /// The text model, if it is loaded and its engine is sound.
     pub(crate) fn ready(&self) -> Option<SharedModel> {
         match &*self.state() {
-            State::Ready(model) if model.host.broken().is_none() => Some(Arc::clone(model)),
+            State::Ready(Ready::Text(model)) if model.host.broken().is_none() => Some(Arc::clone(model)),
+            _ => None,
+        }
+    }
+
+    /// The source of pictures, if it is loaded and sound.
+    pub(crate) fn painter(&self) -> Option<Arc<Painter>> {
+        match &*self.state() {
+            State::Ready(Ready::Image(painter)) if painter.broken().is_none() => Some(Arc::clone(painter)),
             _ => None,
         }
     }
@@ -88,7 +96,7 @@ impl ModelEntry {
     /// `loaded`, `loading`, `available` or `unavailable`, and the reason for the last.
     pub(crate) fn status(&self) -> (&'static str, Option<String>) {
         match &*self.state() {
-            State::Ready(model) => match model.host.broken() {
+            State::Ready(model) => match model.broken() {
                 None => ("loaded", None),
                 Some(fault) => ("available", Some(fault)),
             },
@@ -102,11 +110,11 @@ impl ModelEntry {
     fn unload_if_idle(&self) -> bool {
         let mut state = self.state();
         match std::mem::replace(&mut *state, State::Absent) {
-            State::Ready(model) => match Arc::try_unwrap(model) {
-                Ok(model) => {
+            State::Ready(model) => match model.end_of_idle() {
+                Ok(end) => {
                     drop(state);
                     tracing::info!(model = self.name, "unloaded to make room");
-                    Host::end(model.host);
+                    end();
                     true
                 }
                 Err(model) => {
@@ -151,12 +159,7 @@ impl Catalog {
     pub(crate) fn find(&self, asked: Option<&str>) -> Result<&Arc<ModelEntry>, ApiError> {
         let first = || self.entries.first().ok_or_else(|| ApiError::unavailable("this server has no model"));
         let Some(asked) = asked.filter(|name| !name.is_empty()) else { return first() };
-        // Ollama's clients write out the default tag.
-        let plain = asked.strip_suffix(":latest").unwrap_or(asked);
-        let by_name = |name: &str| self.entries.iter().find(|e| e.name == name);
-        let alias = self.aliases.iter().find(|(alias, _)| alias == asked || alias == plain);
-        let found = by_name(asked).or_else(|| by_name(plain)).or_else(|| by_name(&alias?.1));
-        match found {
+        match self.named(asked) {
             Some(entry) => Ok(entry),
             None if self.any_model => first(),
             None => {
@@ -172,15 +175,50 @@ impl Catalog {
         }
     }
 
-    /// The model that a request means, loaded.
+    /// The model with this name or alias.
+    fn named(&self, asked: &str) -> Option<&Arc<ModelEntry>> {
+        // Ollama's clients write out the default tag.
+        let plain = asked.strip_suffix(":latest").unwrap_or(asked);
+        let by_name = |name: &str| self.entries.iter().find(|e| e.name == name);
+        let alias = self.aliases.iter().find(|(alias, _)| alias == asked || alias == plain);
+        by_name(asked).or_else(|| by_name(plain)).or_else(|| by_name(&alias?.1))
+    }
+
+    /// The model that a request means, which must be of a kind. Where it names none, it is the first of that kind.
+    fn find_kind(&self, asked: Option<&str>, kind: ModelKind) -> Result<&Arc<ModelEntry>, ApiError> {
+        let found = self.find(asked)?;
+        if found.card.kind == kind {
+            return Ok(found);
+        }
+        let of_kind = || self.entries.iter().filter(|entry| entry.card.kind == kind);
+        let is_named = asked.is_some_and(|name| self.named(name).is_some());
+        if let Some(first) = of_kind().next().filter(|_| !is_named) {
+            return Ok(first);
+        }
+        let others: Vec<&str> = of_kind().map(|entry| entry.name.as_str()).collect();
+        Err(wrong_kind(found, &others))
+    }
+
+    /// The text model that a request means, loaded.
     pub(crate) async fn get(&self, asked: Option<&str>) -> Result<SharedModel, ApiError> {
-        let entry = Arc::clone(self.find(asked)?);
+        self.loaded(self.find_kind(asked, ModelKind::Text)?, ModelEntry::ready).await
+    }
+
+    /// The model for pictures that a request means, loaded, with its name.
+    pub(crate) async fn get_painter(&self, asked: Option<&str>) -> Result<(String, Arc<Painter>), ApiError> {
+        let entry = self.find_kind(asked, ModelKind::Image)?;
+        Ok((entry.name.clone(), self.loaded(entry, ModelEntry::painter).await?))
+    }
+
+    /// What `ready` finds in a model, once it is loaded.
+    async fn loaded<T>(&self, entry: &Arc<ModelEntry>, ready: fn(&ModelEntry) -> Option<T>) -> Result<T, ApiError> {
+        let entry = Arc::clone(entry);
         entry.used.store(self.clock.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
-        if let Some(model) = entry.ready() {
+        if let Some(model) = ready(&entry) {
             return Ok(model);
         }
         let _one_at_a_time = self.loading.lock().await;
-        if let Some(model) = entry.ready() {
+        if let Some(model) = ready(&entry) {
             return Ok(model);
         }
         if let State::Unavailable(reason) = &*entry.state() {
@@ -188,13 +226,29 @@ impl Catalog {
         }
         let others: Vec<_> = self.entries.iter().filter(|e| e.name != entry.name).cloned().collect();
         let name = entry.name.clone();
+        let held = Arc::clone(&entry);
         let loaded = tokio::task::spawn_blocking(move || load(&entry, others)).await;
-        loaded.unwrap_or_else(|panic| Err(ApiError::internal(format!("loading {name} failed: {panic}"))))
+        loaded.unwrap_or_else(|panic| Err(ApiError::internal(format!("loading {name} failed: {panic}"))))?;
+        ready(&held).ok_or_else(|| ApiError::internal(format!("{name} ended as soon as it was loaded")))
     }
 }
 
+/// The refusal of a request at the wrong door.
+fn wrong_kind(found: &ModelEntry, others: &[&str]) -> ApiError {
+    let (makes, door, wanted) = match found.card.kind {
+        ModelKind::Image => ("makes pictures", "POST /v1/images/generations", "text"),
+        ModelKind::Text => ("answers with text", "POST /v1/chat/completions", "pictures"),
+    };
+    let here = match others {
+        [] => format!("no model of this server answers with {wanted}"),
+        names => format!("for {wanted} ask {}", names.join(" or ")),
+    };
+    let name = &found.name;
+    ApiError::field("model", format!("{name} {makes}: ask it at {door}; {here}")).code("wrong_model_kind")
+}
+
 /// Loads a model; where memory is short, those that nobody uses go first, the longest unused before the others.
-fn load(entry: &ModelEntry, mut others: Vec<Arc<ModelEntry>>) -> Result<SharedModel, ApiError> {
+fn load(entry: &ModelEntry, mut others: Vec<Arc<ModelEntry>>) -> Result<(), ApiError> {
     others.sort_by_key(|e| e.used.load(Ordering::Relaxed));
     let mut others = others.into_iter();
     entry.loading.store(true, Ordering::Relaxed);
@@ -218,8 +272,7 @@ fn load(entry: &ModelEntry, mut others: Vec<Arc<ModelEntry>>) -> Result<SharedMo
         }
     };
     entry.loading.store(false, Ordering::Relaxed);
-    let model = Arc::new(Model::new(entry.name.clone(), result?));
+    *entry.state() = State::Ready(Ready::new(entry.name.clone(), result?));
     tracing::info!(model = entry.name, seconds = started.elapsed().as_secs_f64(), "loaded");
-    *entry.state() = State::Ready(Arc::clone(&model));
-    Ok(model)
+    Ok(())
 }

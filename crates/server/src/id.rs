@@ -29,3 +29,12 @@ pub(crate) fn iso(seconds: u64) -> String {
     let seconds = i64::try_from(seconds).unwrap_or_default();
     jiff::Timestamp::from_second(seconds).map(|t| t.to_string()).unwrap_or_default()
 }
+
+/// A seed that nobody could have told beforehand: 32 bits, which every generator of noise looks at.
+pub(crate) fn fresh_seed() -> u64 {
+    let mut bytes = [0u8; 4];
+    if getrandom::fill(&mut bytes).is_err() {
+        bytes = (SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |t| t.subsec_nanos())).to_le_bytes();
+    }
+    u32::from_le_bytes(bytes).into()
+}

@@ -2,6 +2,8 @@
 
 use crate::error::ApiError;
 use crate::host::{Host, TokenSource};
+use crate::painter::Painter;
+use crate::picture::{PictureCheck, PictureDefaults, PictureSource};
 use onebit_engine::SamplingParams;
 use onebit_text::{ChatTemplate, ConstraintFactory, Grammar, TokenConstraint, Tokenizer};
 use std::sync::{Arc, OnceLock};
@@ -19,9 +21,32 @@ pub struct ModelText {
     pub eos: Vec<u32>,
 }
 
+/// What a model answers with.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum ModelKind {
+    /// Text, token by token.
+    #[default]
+    Text,
+    /// Pictures.
+    Image,
+}
+
+impl ModelKind {
+    /// The name in listings.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            ModelKind::Text => "text",
+            ModelKind::Image => "image",
+        }
+    }
+}
+
 /// What the listings say about a model, loaded or not.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Card {
+    /// What it answers with.
+    pub kind: ModelKind,
     /// The architecture as its config names it.
     pub architecture: String,
     /// Weights in the model.
@@ -37,11 +62,11 @@ pub struct Card {
 }
 
 /// What a loader hands over.
-pub struct Loaded {
-    pub(crate) host: Host,
-    pub(crate) text: ModelText,
-    pub(crate) context: usize,
-    pub(crate) vocab: usize,
+pub struct Loaded(Source);
+
+enum Source {
+    Text { host: Host, text: ModelText, context: usize, vocab: usize },
+    Pictures(Painter),
 }
 
 impl Loaded {
@@ -56,7 +81,58 @@ impl Loaded {
         context: usize,
         vocab: usize,
     ) -> std::io::Result<Self> {
-        Ok(Self { host: Host::start(make)?, text, context, vocab })
+        Ok(Self(Source::Text { host: Host::start(make)?, text, context, vocab }))
+    }
+
+    /// A source of pictures, made on a thread of its own; `check` judges orders beside it.
+    ///
+    /// # Errors
+    /// When the system gives no thread.
+    pub fn pictures<S: PictureSource>(
+        make: impl FnOnce() -> S + Send + 'static,
+        check: PictureCheck,
+        defaults: PictureDefaults,
+    ) -> std::io::Result<Self> {
+        Ok(Self(Source::Pictures(Painter::start(make, check, defaults)?)))
+    }
+}
+
+/// A loaded model of either kind.
+pub(crate) enum Ready {
+    Text(SharedModel),
+    Image(Arc<Painter>),
+}
+
+impl Ready {
+    pub(crate) fn new(name: String, Loaded(source): Loaded) -> Self {
+        match source {
+            Source::Text { host, text, context, vocab } => {
+                Self::Text(Arc::new(Model { name, text, host, context, vocab, constraints: OnceLock::new() }))
+            }
+            Source::Pictures(painter) => Self::Image(Arc::new(painter)),
+        }
+    }
+
+    /// Why it can no longer be used, if it cannot.
+    pub(crate) fn broken(&self) -> Option<String> {
+        match self {
+            Self::Text(model) => model.host.broken(),
+            Self::Image(painter) => painter.broken(),
+        }
+    }
+
+    /// What ends it and waits until its memory is free, unless somebody uses it.
+    pub(crate) fn end_of_idle(self) -> Result<Box<dyn FnOnce()>, Self> {
+        match self {
+            Self::Text(model) => match Arc::try_unwrap(model) {
+                Ok(model) => Ok(Box::new(|| model.host.end())),
+                Err(used) => Err(Self::Text(used)),
+            },
+            Self::Image(painter) => match Arc::try_unwrap(painter) {
+                Ok(painter) => Ok(Box::new(|| painter.end())),
+                Err(used) => Err(Self::Image(used)),
+            },
+        }
     }
 }
 
@@ -72,11 +148,6 @@ pub(crate) struct Model {
 }
 
 impl Model {
-    pub(crate) fn new(name: String, loaded: Loaded) -> Self {
-        let Loaded { host, text, context, vocab } = loaded;
-        Self { name, text, host, context, vocab, constraints: OnceLock::new() }
-    }
-
     /// The template, for requests that hold a conversation.
     pub(crate) fn template(&self) -> Result<&ChatTemplate, ApiError> {
         self.text.template.as_ref().ok_or_else(|| {

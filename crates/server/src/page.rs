@@ -13,6 +13,7 @@ const PAGE: &str = concat!(
     include_str!("page/markdown.js"),
     include_str!("page/store.js"),
     include_str!("page/server.js"),
+    include_str!("page/pictures.js"),
     include_str!("page/app.js"),
     "</script>\n</body>\n</html>\n",
 );

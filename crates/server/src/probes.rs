@@ -42,8 +42,10 @@ pub(crate) async fn props(State(app): State<Arc<App>>) -> Json<Value> {
             let model = entry.ready();
             let template = model.as_ref().and_then(|m| m.text.template.as_ref());
             let stats = model.as_ref().map(|m| m.host.stats());
+            let painter = entry.painter();
             json!({
                 "name": entry.name(),
+                "kind": entry.card().kind.as_str(),
                 "aliases": app.catalog.aliases_of(entry.name()),
                 "status": status,
                 "reason": reason,
@@ -60,8 +62,14 @@ pub(crate) async fn props(State(app): State<Arc<App>>) -> Json<Value> {
                     "min_p": short(m.text.sampling.min_p),
                     "repeat_penalty": short(m.text.sampling.repetition_penalty),
                 })),
+                "pictures": painter.as_ref().map(|p| json!({
+                    "width": p.defaults.width,
+                    "height": p.defaults.height,
+                    "steps": p.defaults.steps,
+                    "guidance": short(p.defaults.guidance),
+                })),
                 "requests_running": stats.map(|s| s.running),
-                "requests_waiting": stats.map(|s| s.waiting),
+                "requests_waiting": stats.map(|s| s.waiting).or(painter.map(|p| p.waiting())),
             })
         })
         .collect();

@@ -52,6 +52,11 @@ impl Frames {
         self.0.push_back(Bytes::from(format!(": {text}\n\n")));
     }
 
+    /// The next piece.
+    pub(crate) fn pop(&mut self) -> Option<Bytes> {
+        self.0.pop_front()
+    }
+
     /// A line of JSON.
     pub(crate) fn line(&mut self, data: &Value) {
         self.0.push_back(Bytes::from(format!("{data}\n")));
@@ -88,13 +93,21 @@ pub(crate) async fn respond(app: &App, mut pieces: impl Pieces, mut writer: impl
     }
     let mut frames = Frames::default();
     early.into_iter().for_each(|piece| writer.write(piece, &mut frames));
-    let content_type = HeaderValue::from_static(writer.content_type());
-    let mut response = Response::new(Body::from_stream(body(pieces, writer, frames, app.options.keep_alive)));
-    response.headers_mut().insert(CONTENT_TYPE, content_type);
+    let content_type = writer.content_type();
+    Ok(streamed(content_type, body(pieces, writer, frames, app.options.keep_alive)))
+}
+
+/// A response whose body comes piece by piece.
+pub(crate) fn streamed(
+    content_type: &'static str,
+    body: impl Stream<Item = Result<Bytes, Infallible>> + Send + 'static,
+) -> Response {
+    let mut response = Response::new(Body::from_stream(body));
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     // Proxies such as nginx must pass tokens on as they come.
     response.headers_mut().insert("x-accel-buffering", HeaderValue::from_static("no"));
-    Ok(response)
+    response
 }
 
 fn body(
@@ -105,7 +118,7 @@ fn body(
 ) -> impl Stream<Item = Result<Bytes, Infallible>> {
     unfold((pieces, writer, frames), move |(mut pieces, mut writer, mut frames)| async move {
         loop {
-            if let Some(frame) = frames.0.pop_front() {
+            if let Some(frame) = frames.pop() {
                 return Some((Ok(frame), (pieces, writer, frames)));
             }
             match tokio::time::timeout(keep_alive, pieces.next()).await {

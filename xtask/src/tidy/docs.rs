@@ -11,6 +11,7 @@ const DOCUMENTS: &[&str] = &[
     "docs/tuning.md",
     "docs/eval.md",
     "docs/formats.md",
+    "docs/image.md",
     "docs/server.md",
     "docs/clients/README.md",
     "docs/decisions/0001-own-kernels.md",

@@ -3,6 +3,7 @@
 mod eval;
 mod files;
 mod generate;
+mod image;
 mod model;
 mod report;
 mod running;
@@ -12,6 +13,7 @@ pub use eval::EvalArgs;
 pub use files::{CompletionsArgs, ConvertArgs, ConvertTo, PullArgs};
 pub(crate) use generate::think;
 pub use generate::{ChatArgs, GenerateOptions, RunArgs, Think};
+pub use image::{CompareArgs, ImageArgs, ImageRunOptions, ImageTask, NoiseRngName, PaintOptions, image_size};
 pub use model::ModelArg;
 pub use report::{BenchArgs, DoctorArgs, InfoArgs, LogitsArgs, ModelsArgs};
 pub use running::{ActivationsName, BackendName, KeepIn, KvQuant, RunOptions};
@@ -27,6 +29,7 @@ Examples:
   onebit run bonsai-1.7b 'Why is the sky blue?'
   onebit chat ./Bonsai-8B-mlx-1bit
   onebit serve bonsai-8b
+  onebit image image-ternary-4b --prompt 'A bonsai tree on a desk' -o tree.png
   git diff | onebit run bonsai-8b 'Write a commit message for this diff'
 
 Exit codes: 0 fine, 1 the work failed, 2 bad usage.";
@@ -58,6 +61,8 @@ pub enum Command {
     Chat(ChatArgs),
     /// Serve models over HTTP: OpenAI's, Anthropic's and Ollama's APIs, and a page to chat on
     Serve(ServeArgs),
+    /// Make pictures from text, or compare models that do
+    Image(Box<ImageArgs>),
     /// List the published Bonsai packs: size, quality, memory, and whether they fit here
     Models(ModelsArgs),
     /// Say what a model is and what running it takes, without reading its weights

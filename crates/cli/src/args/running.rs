@@ -47,6 +47,17 @@ pub enum ActivationsName {
 }
 
 impl ActivationsName {
+    /// The name as users spell it.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            ActivationsName::Auto => "auto",
+            ActivationsName::F32 => "f32",
+            ActivationsName::Int8 => "int8",
+            ActivationsName::Int9 => "int9",
+        }
+    }
+
     /// The kind, with the backend's default for `auto`.
     #[must_use]
     pub fn resolve(self, default: Activations) -> Activations {

@@ -6,6 +6,7 @@ pub mod completions;
 pub mod convert;
 pub mod doctor;
 pub mod eval;
+pub mod image;
 pub mod info;
 pub mod logits;
 pub mod models;

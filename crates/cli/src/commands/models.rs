@@ -16,6 +16,7 @@ struct Row {
     name: &'static str,
     title: &'static str,
     kind: &'static str,
+    answers_with: &'static str,
     bits: u32,
     group: u32,
     parameters: u64,
@@ -87,7 +88,8 @@ fn row(pack: &Pack, args: &ModelsArgs, backend: &dyn Backend, free: u64, downloa
         Support::Text if backends::runs_file(backend, format) => None,
         Support::Text => Some("no kernels on this device"),
         Support::Rotated => Some("rotated weights"),
-        Support::Image => Some("makes images"),
+        Support::Image if backend.caps().images => None,
+        Support::Image => Some("no kernels on this device"),
     };
     let memory_bytes = memory_bytes(pack, args);
     let quality = QUALITY.iter().find(|(name, ..)| *name == pack.short);
@@ -98,6 +100,7 @@ fn row(pack: &Pack, args: &ModelsArgs, backend: &dyn Backend, free: u64, downloa
             Alphabet::Binary => "binary",
             Alphabet::Ternary => "ternary",
         },
+        answers_with: if pack.support == Support::Image { "pictures" } else { "text" },
         bits: pack.bits,
         group: pack.group,
         parameters: pack.params,
@@ -137,6 +140,9 @@ fn table(rows: &[Row], args: &ModelsArgs, free: u64) -> String {
     let cell = |row: &Row| {
         let here = match (row.unsupported_because, row.fits, row.downloaded) {
             (Some(why), ..) => format!("not yet: {why}"),
+            (None, None, there) => {
+                format!("makes {}{}", row.answers_with, if there { ", downloaded" } else { "" })
+            }
             (None, Some(false), _) => "does not fit".to_owned(),
             (None, _, true) => "fits, downloaded".to_owned(),
             (None, _, false) => "fits".to_owned(),
@@ -148,7 +154,7 @@ fn table(rows: &[Row], args: &ModelsArgs, free: u64) -> String {
             or_dash(row.download_bytes.map(terminal::bytes)),
             or_dash(row.quality.map(marked)),
             or_dash(row.memory_bytes.map(terminal::bytes)),
-            if row.supported { terminal::count(row.context) } else { "-".to_owned() },
+            if row.supported && row.memory_bytes.is_some() { terminal::count(row.context) } else { "-".to_owned() },
             here,
         ]
     };

@@ -5,7 +5,6 @@ use crate::{Usage, backends, load, resolve, terminal};
 use anyhow::{Context, Result, anyhow, bail};
 use indicatif::ProgressBar;
 use onebit_checkpoint::image_folders;
-use onebit_hub::packs::{self, Support};
 use onebit_hub::{Client, HubConfig, Progress, PullOptions, RepoRef, WeightFormat, choose, pull};
 use std::io::{IsTerminal, Write};
 use std::path::Path;
@@ -25,16 +24,14 @@ pub fn run(args: &PullArgs) -> Result<()> {
         // Read together, so that the revision passes the same checks.
         repo = parse(&format!("{}@{revision}", args.repo))?;
     }
-    let image_pack = packs::find(&repo.id()).is_some_and(|pack| pack.support == Support::Image);
-    if !image_pack {
-        resolve::refuse_unsupported(&repo)?;
-    }
+    resolve::refuse_rotated(&repo)?;
     let backend = backends::open_to_look(args.backend, None)?;
     let config = HubConfig::from_env()?;
     let client = Client::new(&config);
     let listing = client.list(&repo)?;
-    let runs = |format: &str| format == WeightFormat::image().as_str() || backends::runs_file(&*backend, format);
-    let choice = choose(&repo, &listing.files, &runs)?;
+    let choice = choose(&repo, &listing.files, &|format| {
+        backends::runs_file(&*backend, format) || format == WeightFormat::IMAGE
+    })?;
     terminal::say(&format!("{}; {}", choice.reason, terminal::bytes(choice.bytes())));
 
     let started = Instant::now();
@@ -42,23 +39,17 @@ pub fn run(args: &PullArgs) -> Result<()> {
     let mut progress = |event: Progress<'_>| shown.take(&event);
     let snapshot =
         pull(&client, &config.cache(), &repo, &listing, &choice.files, &mut PullOptions::new(&mut progress))?;
-    if choice.format == WeightFormat::image() {
-        let path = snapshot.dir();
-        check_image(path).with_context(|| format!("{repo} was downloaded, but"))?;
-        terminal::say(&format!(
-            "done in {}; run it with: onebit image {repo} --prompt 'TEXT'",
-            terminal::seconds(started.elapsed())
-        ));
-        writeln!(std::io::stdout(), "{}", path.display())?;
-        return Ok(());
-    }
     let path = resolve::model_path(&choice, |name| Ok(snapshot.file(name)?), snapshot.dir())?;
     // What is damaged or of a kind that cannot run is found now and not at the first prompt.
-    load::open(&path, &load::Options::default()).with_context(|| format!("{repo} was downloaded, but"))?;
-    terminal::say(&format!(
-        "done in {}; run it with: onebit run {repo} 'PROMPT'",
-        terminal::seconds(started.elapsed())
-    ));
+    let damaged = || format!("{repo} was downloaded, but");
+    let run = if choice.format.is_image() {
+        check_image(&path).with_context(damaged)?;
+        format!("onebit image {repo} --prompt 'PROMPT'")
+    } else {
+        load::open(&path, &load::Options::default()).with_context(damaged)?;
+        format!("onebit run {repo} 'PROMPT'")
+    };
+    terminal::say(&format!("done in {}; run it with: {run}", terminal::seconds(started.elapsed())));
     writeln!(std::io::stdout(), "{}", path.display())?;
     Ok(())
 }

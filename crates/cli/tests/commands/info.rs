@@ -126,8 +126,7 @@ fn the_27b_is_described_from_its_header_alone() {
 #[test]
 fn the_table_of_models() {
     let text = onebit(&["models"]).run().ok().stdout;
-    for part in
-        ["bonsai-1.7b", "ternary-27b", "not yet: rotated weights", "not yet: makes images", "memory at 8,192", "80.5*"]
+    for part in ["bonsai-1.7b", "ternary-27b", "not yet: rotated weights", "makes pictures", "memory at 8,192", "80.5*"]
     {
         assert!(text.contains(part), "no {part:?} in {text}");
     }

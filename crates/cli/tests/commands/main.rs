@@ -7,6 +7,7 @@ mod convert;
 mod doctor;
 mod eval;
 mod hub;
+mod image;
 mod info;
 mod kept;
 mod published;

@@ -11,7 +11,7 @@ pub(crate) struct Server {
     pub(crate) child: Child,
     pub(crate) base: String,
     /// What it said before it listened.
-    said: String,
+    pub(crate) said: String,
     agent: ureq::Agent,
 }
 
@@ -38,6 +38,11 @@ impl Server {
             .timeout_global(Some(Duration::from_secs(300)))
             .build();
         Server { child, base, said, agent: ureq::Agent::new_with_config(config) }
+    }
+
+    pub(crate) fn get(&self, path: &str) -> Value {
+        let mut response = self.agent.get(format!("{}{path}", self.base)).call().expect("an answer");
+        serde_json::from_str(&response.body_mut().read_to_string().expect("text")).expect("JSON")
     }
 
     pub(crate) fn post(&self, path: &str, body: &Value) -> (u16, Value) {

@@ -35,6 +35,13 @@ impl Output {
         self
     }
 
+    /// The program ended with this code, and did not fall over.
+    #[track_caller]
+    pub(crate) fn code_is(self, code: i32) -> Output {
+        assert!(self.code == code && !self.stderr.contains("panicked"), "{self:#?}");
+        self
+    }
+
     /// stdout as JSON.
     #[track_caller]
     pub(crate) fn json(&self) -> serde_json::Value {

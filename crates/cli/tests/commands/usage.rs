@@ -70,6 +70,10 @@ fn models_that_are_not_here() {
         .fails(1, &["some/repository is not in the cache", "onebit pull some/repository"]);
     run(&["run", "bonsai-8b", "hi"]).fails(1, &["onebit pull prism-ml/Bonsai-8B-mlx-1bit"]);
     run(&["run", "ternary-2-27b", "hi"]).fails(1, &["rotated", "2-bit, groups of 128", "ternary-27b"]);
+    run(&["pull", "ternary-2-27b"]).fails(1, &["rotated"]);
+    run(&["run", "image-binary-4b", "hi"]).fails(1, &["makes pictures", "onebit image image-binary-4b"]);
+    run(&["image", "image-binary-4b", "--prompt", "hi"])
+        .fails(1, &["onebit pull prism-ml/bonsai-image-binary-4B-mlx-1bit"]);
     // An image pack is downloaded like any other: here as far as the network, which tests do not have.
     run(&["pull", "image-binary-4b"]).fails(1, &["the file list of prism-ml/bonsai-image-binary-4B-mlx-1bit failed"]);
 }

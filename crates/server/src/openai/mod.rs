@@ -5,6 +5,7 @@ mod chat_answer;
 mod common;
 pub(crate) mod completions;
 mod format;
+pub(crate) mod images;
 mod messages;
 pub(crate) mod models;
 pub(crate) mod responses;

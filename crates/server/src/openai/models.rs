@@ -37,6 +37,7 @@ fn one(app: &App, entry: &Arc<ModelEntry>) -> Value {
         "created": app.started,
         "created_at": crate::id::iso(app.started),
         "owned_by": "onebit",
+        "kind": card.kind.as_str(),
         "max_model_len": context,
         "aliases": app.catalog.aliases_of(entry.name()),
         "status": {"value": status, "reason": reason},

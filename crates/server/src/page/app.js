@@ -36,7 +36,8 @@ async function refresh() {
   const select = $("model");
   select.replaceChildren(...models.map(m => {
     const gone = m.status === "unavailable";
-    return element("option", { value: m.name, disabled: gone, title: m.reason || false, selected: m === current() }, m.name + (gone ? " (unavailable)" : ""));
+    const note = gone ? " (unavailable)" : paints(m) && models.length > 1 ? " (pictures)" : "";
+    return element("option", { value: m.name, disabled: gone, title: m.reason || false, selected: m === current() }, m.name + note);
   }));
   showModel();
 }
@@ -44,6 +45,18 @@ async function refresh() {
 function showModel() {
   const model = current();
   if (!model) return;
+  const draws = paints(model);
+  $("picture").hidden = !draws;
+  $("text").placeholder = draws ? "Describe a picture" : "Ask anything";
+  $("hint").textContent = draws ? "Enter makes it, Shift Enter breaks the line, Esc stops. The same prompt, seed, size and steps give the same picture."
+    : "Enter sends, Shift Enter breaks the line, Esc stops. Answers can be wrong.";
+  if (!store.here.messages.length) showLog();
+  $("think").hidden = true;
+  if (draws) {
+    $("state").textContent = model.status === "loaded" ? "makes pictures" : model.status === "loading" ? "loading…" : "opens with the first picture";
+    if (model.pictures) $("picture").querySelector('[name="steps"]').placeholder = String(model.pictures.steps);
+    return;
+  }
   const context = model.n_ctx || model.n_ctx_train;
   $("state").textContent = model.status === "loaded" ? `${context.toLocaleString()} tokens of context` : model.status === "loading" ? "loading…" : "loads with the first message";
   const chip = $("think");
@@ -98,9 +111,10 @@ function showLog() {
   const log = $("log");
   if (!messages.length) {
     const tree = document.querySelector(".brand svg").cloneNode(true);
-    log.replaceChildren(element("div", { class: "welcome" }, tree, element("h1", {}, "What is on your mind?"),
+    const draws = paints(current());
+    log.replaceChildren(element("div", { class: "welcome" }, tree, element("h1", {}, draws ? "What should it show?" : "What is on your mind?"),
       element("p", {}, "Small weights, on your own machine."),
-      element("div", { class: "ideas" }, ...IDEAS.map(idea => element("button", { type: "button", onclick: () => say(idea) }, idea)))));
+      element("div", { class: "ideas" }, ...(draws ? PICTURE_IDEAS : IDEAS).map(idea => element("button", { type: "button", onclick: () => say(idea) }, idea)))));
     return;
   }
   log.replaceChildren(...messages.map((message, index) => turn(message, index)).filter(Boolean));
@@ -170,7 +184,8 @@ function drawAnswer(node, message, index) {
   }
   node.querySelectorAll(":scope > :not(.thought)").forEach(child => child.remove());
   const reading = live && running.reading;
-  if (reading && !message.reasoning && !message.content) {
+  if (message.pictures) node.append(gallery(message, live ? running : null, () => remake(index)));
+  else if (reading && !message.reasoning && !message.content) {
     const words = reading.total ? `Reading ${reading.done.toLocaleString()} of ${reading.total.toLocaleString()} tokens` : "Waiting";
     node.append(element("div", { class: "reading" }, words, reading.total ? element("progress", { max: reading.total, value: reading.done, "aria-label": "Prompt read" }) : null));
   } else if (message.content || (live && !message.reasoning)) {
@@ -181,6 +196,10 @@ function drawAnswer(node, message, index) {
   if (message.finish === "length") node.append(element("div", { class: "note" }, "The answer was cut off: its limit of tokens, or the context, is used up."));
   if (message.finish === "stopped") node.append(element("div", { class: "note" }, "Stopped."));
   if (live) return;
+  if (message.pictures) {
+    const other = element("button", { class: "quiet", type: "button", onclick: () => regenerate(index, { n: message.count, size: message.size, steps: message.steps }) }, "Other seeds");
+    return void node.append(element("div", { class: "tools" }, other, element("span", { class: "stats" }, `${message.size || ""}${message.steps ? `, ${message.steps} steps` : ""}`)));
+  }
   const copy = element("button", { class: "quiet", type: "button", onclick: () => copyText(message.content, copy) }, "Copy");
   const again = element("button", { class: "quiet", type: "button", onclick: () => regenerate(index) }, "Regenerate");
   node.append(element("div", { class: "tools" }, copy, again, message.stats ? element("span", { class: "stats", title: message.stats.long }, message.stats.short) : null));
@@ -224,11 +243,17 @@ function say(text) {
   answer();
 }
 
-function regenerate(index) {
+function regenerate(index, wish) {
   stop();
   store.here.messages.length = index;
   showLog();
-  answer();
+  answer(wish);
+}
+
+/** Makes the pictures of a message again, from their seeds. */
+function remake(index) {
+  const message = store.here.messages[index];
+  regenerate(index, { seed: message.pictures[0].seed, n: message.pictures.length, size: message.size, steps: message.steps });
 }
 
 function stop() {
@@ -242,10 +267,13 @@ function showRunning() {
   button.disabled = !running && !$("text").value.trim();
 }
 
-async function answer() {
+/** Answers the last message; with a picture where the model makes those, by this wish or by the fields below the box. */
+async function answer(given) {
   const talk = store.here;
-  const message = { role: "assistant", content: "", reasoning: "", calls: [] };
-  const before = talk.messages.filter(m => !m.fault || m.content);
+  const draws = paints(current());
+  const wish = draws ? given ?? pictureWish() : null;
+  const message = draws ? pictureMessage(talk.messages.findLast(m => m.role === "user")?.content, wish) : { role: "assistant", content: "", reasoning: "", calls: [] };
+  const before = talk.messages.filter(m => !m.pictures && (!m.fault || m.content));
   const job = { message, abort: new AbortController(), began: performance.now(), reading: { done: 0, total: 0 } };
   running = job;
   talk.messages.push(message);
@@ -263,11 +291,11 @@ async function answer() {
     if (follow) toEnd();
   };
   const soon = () => { drawn ||= requestAnimationFrame(draw); };
-  const clock = setInterval(() => { if (message.reasoning && !message.content) soon(); }, 500);
+  const clock = setInterval(() => { if (draws || (message.reasoning && !message.content)) soon(); }, 500);
   try {
-    const body = JSON.stringify(request(before, current()?.name, current()?.thinks !== false));
-    const response = await ask("/v1/chat/completions", { method: "POST", body, signal: job.abort.signal });
-    for await (const event of events(response)) take(job, event, soon);
+    const wanted = draws ? pictureRequest(message, wish, current()?.name) : request(before, current()?.name, current()?.thinks !== false);
+    const response = await ask(draws ? "/v1/images/generations" : "/v1/chat/completions", { method: "POST", body: JSON.stringify(wanted), signal: job.abort.signal });
+    for await (const event of events(response)) (draws ? takePicture : take)(job, event, soon);
   } catch (error) {
     if (job.abort.signal.aborted) message.finish = "stopped";
     else message.fault = error instanceof TypeError ? "The server does not answer. Is it still running?" : error.message;
@@ -280,7 +308,7 @@ async function answer() {
     const follow = atEnd();
     drawAnswer(node, message, index);
     if (follow) toEnd();
-    $("status").textContent = message.fault || "The answer is complete.";
+    $("status").textContent = message.fault || (draws ? "The picture is complete." : "The answer is complete.");
   }
   const here = store.here;
   store.here = talk;

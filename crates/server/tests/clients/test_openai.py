@@ -1,6 +1,8 @@
 """OpenAI's own package against the built-in model."""
 
+import base64
 import json
+import struct
 import threading
 import time
 import urllib.request
@@ -256,3 +258,21 @@ def test_neighbours_do_not_change_an_answer(client):
     [thread.start() for thread in threads]
     [thread.join() for thread in threads]
     assert together == alone
+
+
+def test_pictures(scripted):
+    client = openai.OpenAI(base_url=f"{scripted}/v1", api_key="none")
+    made = client.images.generate(model="brush", prompt="a tree", size="256x512", n=2, extra_body={"seed": 5, "steps": 1})
+    assert len(made.data) == 2 and made.output_format == "png" and made.size == "256x512"
+    png = base64.b64decode(made.data[0].b64_json)
+    assert png.startswith(b"\x89PNG") and struct.unpack(">II", png[16:24]) == (256, 512)
+    stream = client.images.generate(model="brush", prompt="a tree", size="256x256", stream=True, extra_body={"seed": 5, "steps": 3})
+    events = list(stream)
+    assert [event.type for event in events].count("image_generation.progress") >= 3
+    assert events[-1].type == "image_generation.completed" and base64.b64decode(events[-1].b64_json).startswith(b"\x89PNG")
+    with pytest.raises(openai.BadRequestError, match="b64_json"):
+        client.images.generate(model="brush", prompt="a tree", response_format="url")
+    with pytest.raises(openai.BadRequestError, match="/v1/images/generations"):
+        client.chat.completions.create(model="brush", messages=[{"role": "user", "content": "hi"}])
+    kinds = {model.id: model.kind for model in client.models.list()}
+    assert kinds["brush"] == "image" and kinds["script"] == "text"

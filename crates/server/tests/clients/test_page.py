@@ -133,3 +133,74 @@ def test_everything_can_be_reached_by_keyboard(page):
     assert {"new", "model", "theme", "settings", "text", "Copy", "Regenerate", "Edit"} <= reached, reached
     page.find_element(By.TAG_NAME, "body").send_keys(Keys.ALT, "n")
     wait(page, lambda: page.find_elements(By.CSS_SELECTOR, ".welcome"))
+
+
+def paint(page, text):
+    choose(page, "brush")
+    say(page, text)
+    return done(page)
+
+
+def choose(page, model):
+    wait(page, lambda: [o for o in page.find_elements(By.CSS_SELECTOR, "#model option") if o.get_attribute("value") == model])
+    page.find_element(By.CSS_SELECTOR, f'#model option[value="{model}"]').click()
+
+
+def field(page, name):
+    return page.find_element(By.CSS_SELECTOR, f'#picture [name="{name}"]')
+
+
+def test_a_picture_is_made_and_shown(page):
+    assert not page.find_element(By.ID, "picture").is_displayed(), "a text model has no sizes"
+    choose(page, "brush")
+    assert field(page, "size").is_displayed()
+    field(page, "size").send_keys("256x256")
+    field(page, "seed").send_keys("7")
+    field(page, "n").clear()
+    field(page, "n").send_keys("2")
+    say(page, "A bonsai tree on a desk")
+    wait(page, lambda: "step 2 of 4" in last(page).text, "steps are told")
+    assert last(page).find_element(By.TAG_NAME, "progress").get_attribute("max") == "4"
+    answer = done(page)
+    images = answer.find_elements(By.TAG_NAME, "img")
+    assert len(images) == 2
+    wait(page, lambda: all(page.execute_script("return arguments[0].naturalWidth", image) == 256 for image in images))
+    assert images[0].get_attribute("alt") == "A bonsai tree on a desk"
+    assert "seed 7" in answer.text and "seed 8" in answer.text
+    save = answer.find_element(By.LINK_TEXT, "Save")
+    assert save.get_attribute("download") == "picture-7.png" and save.get_attribute("href").startswith("data:image/png;base64,")
+    assert "complete" in page.find_element(By.ID, "status").get_attribute("textContent")
+
+
+def test_a_picture_can_be_stopped_and_made_again(page):
+    choose(page, "brush")
+    field(page, "size").send_keys("256x256")
+    field(page, "steps").send_keys("500")
+    say(page, "A lighthouse")
+    wait(page, lambda: "step 2 of 500" in last(page).text)
+    page.find_element(By.ID, "text").send_keys(Keys.ESCAPE)
+    assert "Stopped." in done(page).text
+    field(page, "steps").clear()
+    answer = paint(page, "A red fox")
+    seed = answer.find_element(By.CSS_SELECTOR, "figcaption span").text.split(" ·")[0]
+    # The browser keeps the seed and not the picture.
+    page.refresh()
+    wait(page, lambda: page.find_elements(By.CSS_SELECTOR, ".gone"))
+    [button for button in page.find_elements(By.TAG_NAME, "button") if button.text == "Make it again"][0].send_keys(Keys.ENTER)
+    wait(page, lambda: page.find_elements(By.CSS_SELECTOR, ".assistant img"))
+    assert seed in done(page).text
+
+
+def test_faults_of_pictures_are_said(page):
+    assert "NaN" in paint(page, "please fail").find_element(By.CSS_SELECTOR, ".fault").text
+    field(page, "steps").send_keys("0")
+    say(page, "no steps")
+    wait(page, lambda: len(page.find_elements(By.CSS_SELECTOR, ".fault")) == 2)
+
+
+def test_text_and_pictures_in_one_conversation(page):
+    paint(page, "A quiet street")
+    choose(page, "script")
+    say(page, "a table")
+    answer = done(page)
+    assert len(answer.find_elements(By.CSS_SELECTOR, "tbody tr")) == 2

@@ -17,12 +17,12 @@ fn slow_for(parallel: usize, plan: Vec<Say>, chunk: usize) -> Site {
 }
 
 /// Sends a request over a socket of its own, which the caller closes by dropping it.
-fn send(site: &Site, body: &Value) -> std::net::TcpStream {
+pub(crate) fn send(site: &Site, path: &str, body: &Value) -> std::net::TcpStream {
     let address = site.base.trim_start_matches("http://");
     let mut socket = std::net::TcpStream::connect(address).expect("connected");
     let body = body.to_string();
     let head = format!(
-        "POST /v1/chat/completions HTTP/1.1\r\nhost: {address}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+        "POST {path} HTTP/1.1\r\nhost: {address}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
         body.len()
     );
     socket.write_all(format!("{head}{body}").as_bytes()).expect("sent");
@@ -77,7 +77,7 @@ fn streamed_and_whole_at_every_stage() {
             body["stream"] = json!(stream);
             let steps = || site.seen.lock().expect("no panic").steps;
             let from = steps();
-            let socket = send(&site, &body);
+            let socket = send(&site, "/v1/chat/completions", &body);
             wait_for(&format!("{stage}: the request arrives"), || {
                 let seen = site.seen.lock().expect("no panic");
                 seen.under_way == others + 1 && seen.steps > from + into

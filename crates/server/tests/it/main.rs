@@ -2,6 +2,7 @@
 
 mod anthropic;
 mod attacks;
+mod brush;
 mod cancel;
 mod connections;
 mod fields;
@@ -9,6 +10,7 @@ mod limits;
 mod logprobs;
 mod ollama;
 mod ops;
+mod pictures;
 mod prompts;
 mod responses;
 mod stops;

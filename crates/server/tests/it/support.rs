@@ -1,5 +1,6 @@
 //! A tokenizer with any tokens, a scripted source, a server around both, and a client.
 
+use crate::brush::{self, Painted};
 use onebit_engine::{EngineError, FinishReason, Pool, Request, SamplingParams, Stats, TokenLogprobs, Usage};
 use onebit_server::{Card, LoadError, Loaded, ModelEntry, ModelText, Progress, Server, ServerOptions, TokenSource};
 use onebit_text::{ChatTemplate, Tokenizer};
@@ -285,6 +286,8 @@ pub(crate) struct Site {
     pub(crate) stop: mpsc::Sender<()>,
     /// How often the model was loaded.
     pub(crate) loads: Arc<AtomicUsize>,
+    /// What the source of pictures has seen.
+    pub(crate) painted: Arc<Mutex<Painted>>,
     thread: Option<std::thread::JoinHandle<()>>,
     agent: ureq::Agent,
 }
@@ -299,6 +302,8 @@ pub(crate) struct Setup {
     pub(crate) sampling: SamplingParams,
     /// More models: name, and the reason if it is unavailable.
     pub(crate) others: Vec<(&'static str, Option<&'static str>)>,
+    /// A model for pictures, which takes so long for a step.
+    pub(crate) pictures: Option<Duration>,
 }
 
 impl Default for Setup {
@@ -311,6 +316,7 @@ impl Default for Setup {
             parallel: usize::MAX,
             sampling: SamplingParams::default(),
             others: Vec::new(),
+            pictures: None,
         }
     }
 }
@@ -342,7 +348,7 @@ impl Setup {
         let loads = Arc::new(AtomicUsize::new(0));
         let plan: Arc<Plan> = Arc::new(plan);
         let gate = Arc::new(Mutex::new(()));
-        let Setup { template, options, chunk, pace, parallel, sampling, others } = self;
+        let Setup { template, options, chunk, pace, parallel, sampling, others, pictures } = self;
         let vocabulary = Arc::new(vocabulary);
         let loader = {
             let (seen, gate, loads) = (Arc::clone(&seen), Arc::clone(&gate), Arc::clone(&loads));
@@ -378,6 +384,8 @@ impl Setup {
                 None => ModelEntry::new(name, card.clone(), Box::new(loader.clone())),
             });
         }
+        let painted = Arc::default();
+        models.extend(pictures.map(|pace| brush::entry(&painted, pace)));
         let server = Server::new(models, options).expect("good options");
         let listener = std::net::TcpListener::bind(("127.0.0.1", port)).expect("a free port");
         let base = format!("http://{}", listener.local_addr().expect("an address"));
@@ -390,7 +398,7 @@ impl Setup {
                 .max_idle_connections(0)
                 .build(),
         );
-        Site { base, seen, gate, stop, loads, thread: Some(thread), agent }
+        Site { base, seen, gate, stop, loads, painted, thread: Some(thread), agent }
     }
 }
 

@@ -4,10 +4,12 @@
 //! |---|---|
 //! | `models` | from words to models that are loaded now or later |
 //! | `layout` | how memory is shared between weights, sequences and what they leave |
+//! | `pictures` | image models as sources of pictures |
 //! | `start` | what is said at the start |
 
 mod layout;
 mod models;
+mod pictures;
 mod start;
 
 use crate::Usage;

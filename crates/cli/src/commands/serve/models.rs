@@ -1,6 +1,6 @@
 //! From words to models, loaded now or when they are first asked for.
 
-use super::{layout, start};
+use super::{layout, pictures, start};
 use crate::args::{GenerateOptions, RunOptions, ServeArgs};
 use crate::resolve::Located;
 use crate::shape::Shape;
@@ -9,20 +9,21 @@ use crate::source::Source;
 use crate::terminal::say;
 use crate::{Usage, backends, builtin, load, memory, resolve, sampling};
 use anyhow::{Context, Result, anyhow, bail};
+use onebit_checkpoint::is_image_folder;
 use onebit_engine::{Engine, EngineOptions, MemoryError, MemoryPlan, SamplingParams};
 use onebit_models::{Facts, Model, Part, outline};
 use onebit_ops::{Backend, FormatSupport};
 use onebit_quant::Format;
-use onebit_server::{Card, LoadError, Loaded, Loader, ModelEntry, ModelText};
+use onebit_server::{Card, LoadError, Loaded, Loader, ModelEntry, ModelKind, ModelText};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
 /// What loading a model takes beside its files.
 #[derive(Clone)]
-struct Loading {
-    backend: Arc<dyn Backend>,
-    run: RunOptions,
+pub(super) struct Loading {
+    pub(super) backend: Arc<dyn Backend>,
+    pub(super) run: RunOptions,
     parallel: Option<usize>,
 }
 
@@ -49,7 +50,7 @@ pub(super) fn entries(args: &ServeArgs) -> Result<Vec<ModelEntry>> {
     }
     match words.as_slice() {
         [] => Ok(vec![now(builtin::default_model(), &loading)?]),
-        [one] => Ok(vec![now(resolve::locate(one, &*loading.backend)?, &loading)?]),
+        [one] => Ok(vec![now(resolve::locate_any(one, &*loading.backend)?, &loading)?]),
         several => Ok(several.iter().map(|word| later(word, &loading)).collect()),
     }
 }
@@ -58,6 +59,9 @@ pub(super) fn entries(args: &ServeArgs) -> Result<Vec<ModelEntry>> {
 fn now(located: Located, loading: &Loading) -> Result<ModelEntry> {
     if let Some(choice) = &located.choice {
         say(&format!("note: {choice}"));
+    }
+    if is_image_folder(&located.path) {
+        return pictures::now(located, loading);
     }
     let source = load::open(&located.path, &loading.run.files())?;
     let card = card(&source, &located.path)?;
@@ -69,20 +73,21 @@ fn now(located: Located, loading: &Loading) -> Result<ModelEntry> {
 
 /// A model that is loaded when it is first asked for. Its headers are read now.
 fn later(word: &str, loading: &Loading) -> ModelEntry {
-    let checked = resolve::locate(word, &*loading.backend).and_then(|located| {
+    let checked = resolve::locate_any(word, &*loading.backend).and_then(|located| {
+        if is_image_folder(&located.path) {
+            return pictures::later(located, loading);
+        }
         let source = load::open(&located.path, &loading.run.files())?;
         TextSide::require(&source)?;
         let card = card(&source, &located.path)?;
         let (_, parts) = outline(&source).with_context(|| located.path.display().to_string())?;
         covered(parts.parts.iter(), &*loading.backend)?;
-        Ok((located, card))
+        let context = card.trained_context;
+        say(&format!("{}: is loaded when it is first asked for (made for {context} tokens)", located.name));
+        Ok(ModelEntry::new(located.name.clone(), card, loader(located, loading)))
     });
     match checked {
-        Ok((located, card)) => {
-            let context = card.trained_context;
-            say(&format!("{}: is loaded when it is first asked for (made for {context} tokens)", located.name));
-            ModelEntry::new(located.name.clone(), card, loader(located, loading))
-        }
+        Ok(entry) => entry,
         Err(error) => {
             let reason = format!("{error:#}");
             say(&format!("warning: {word} is unavailable: {reason}"));
@@ -177,6 +182,7 @@ fn card_of<'a>(facts: &Facts, parts: impl Iterator<Item = &'a Part>, bytes: u64,
     }
     let most = sizes.into_iter().max_by_key(|(_, size)| *size).map(|(name, _)| name);
     Card {
+        kind: ModelKind::Text,
         architecture: facts.architecture.to_owned(),
         parameters: facts.parameters,
         bytes,

@@ -4,7 +4,7 @@ use super::latents::{runs, values};
 use crate::bound;
 use crate::check::Suite;
 use crate::session::{Twin, bucket, stateless};
-use onebit_ops::Seen;
+use onebit_ops::{KvFormat, Seen};
 
 pub(crate) fn run(suite: &mut Suite<'_>) {
     if !runs(suite) {
@@ -54,7 +54,7 @@ fn attention(suite: &mut Suite<'_>, rows: usize, (heads, kv_heads, dim): (usize,
                 let of = first_key + h / (heads / kv_heads) * dim;
                 let part = |at: usize| all[..seen].iter().map(|r| r[at..at + dim].to_vec()).collect::<Vec<_>>();
                 let query = &all[row][h * dim..(h + 1) * dim];
-                bound::attention::attention(query, &part(of), &part(of + kv_heads * dim), scale)
+                bound::attention::attention(KvFormat::F32, query, &part(of), &part(of + kv_heads * dim), scale)
             };
             (0..heads).flat_map(head).collect()
         })

@@ -65,8 +65,15 @@ pub struct Card {
 pub struct Loaded(Source);
 
 enum Source {
-    Text { host: Host, text: ModelText, context: usize, vocab: usize },
+    Text(Box<TextSource>),
     Pictures(Painter),
+}
+
+struct TextSource {
+    host: Host,
+    text: ModelText,
+    context: usize,
+    vocab: usize,
 }
 
 impl Loaded {
@@ -81,7 +88,7 @@ impl Loaded {
         context: usize,
         vocab: usize,
     ) -> std::io::Result<Self> {
-        Ok(Self(Source::Text { host: Host::start(make)?, text, context, vocab }))
+        Ok(Self(Source::Text(Box::new(TextSource { host: Host::start(make)?, text, context, vocab }))))
     }
 
     /// A source of pictures, made on a thread of its own; `check` judges orders beside it.
@@ -106,7 +113,8 @@ pub(crate) enum Ready {
 impl Ready {
     pub(crate) fn new(name: String, Loaded(source): Loaded) -> Self {
         match source {
-            Source::Text { host, text, context, vocab } => {
+            Source::Text(source) => {
+                let TextSource { host, text, context, vocab } = *source;
                 Self::Text(Arc::new(Model { name, text, host, context, vocab, constraints: OnceLock::new() }))
             }
             Source::Pictures(painter) => Self::Image(Arc::new(painter)),

@@ -195,7 +195,7 @@ def test_faults_of_pictures_are_said(page):
     assert "NaN" in paint(page, "please fail").find_element(By.CSS_SELECTOR, ".fault").text
     field(page, "steps").send_keys("0")
     say(page, "no steps")
-    wait(page, lambda: len(page.find_elements(By.CSS_SELECTOR, ".fault")) == 2)
+    wait(page, lambda: len(page.find_elements(By.CSS_SELECTOR, ".assistant .fault")) == 2)
 
 
 def test_text_and_pictures_in_one_conversation(page):

@@ -83,6 +83,13 @@ pub(crate) fn run(frame: &mut Frame<'_>, op: FullAttention) {
             wide: carve.take(PAGE_ROWS * width * size_of::<f32>()),
             state: carve.take(count),
             out: carve.take(count * width),
+            // Pages of floats have no blocks of integers.
+            words: Default::default(),
+            totals: Default::default(),
+            units: Default::default(),
+            ratios: Default::default(),
+            tops: Default::default(),
+            minima: Default::default(),
         };
         for (i, query) in queries.queries.chunks_exact_mut(width).enumerate() {
             let from = inputs[0].head(first + i / share, head * share + i % share);

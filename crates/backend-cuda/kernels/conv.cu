@@ -47,6 +47,8 @@ struct Channel {
 // A thread a channel. Only the first tile of a segment looks at the window and at accepted guesses, each of its threads
 // at its own channel: so the thread that has read them may write them.
 extern "C" __global__ void __launch_bounds__(128) conv_silu(const __grid_constant__ ConvParams p) {
+    let_next_start();
+    wait_for_previous();
     const u32 channel = blockIdx.x * blockDim.x + threadIdx.x, channels = p.x.heads * p.x.dim;
     if (channel >= channels) return;
     for (u32 t = blockIdx.y; t < p.step.header->tiles; t += gridDim.y) {

@@ -51,6 +51,16 @@ struct Head {
         return p.map == MAP_GROUPED ? head % (p.v.heads / p.k.heads) == 0 : head < p.k.heads;
     }
 
+    // Of a row of the step.
+    __device__ float row_decay(u32 row) const {
+        const float a = *at(p.log_decay, row, head);
+        return p.decay_rate == nullptr ? a : log_decay(a + p.dt_bias[head], p.decay_rate[head]);
+    }
+    __device__ float row_beta(u32 row) const {
+        const float b = *at(p.beta, row, head);
+        return p.decay_rate == nullptr ? b : sigmoid(b);
+    }
+
     __device__ float* state() const {
         return p.states + segment.slot * p.slot_stride + u64(head) * p.k.dim * p.v.dim;
     }
@@ -102,8 +112,8 @@ __device__ __forceinline__ void load(const Head& h, Batch<LANES>& batch, u32 fir
     if (threadIdx.x < count) {
         const u32 i = threadIdx.x, row = h.segment.first_row + first + i;
         const float* gates = h.pending(h.segment.pending_read, first + i) + h.decay_start();
-        batch.decay[i] = expf(accepted ? gates[h.head] : *at(p.log_decay, row, h.head));
-        batch.beta[i] = accepted ? gates[p.v.heads + h.head] : *at(p.beta, row, h.head);
+        batch.decay[i] = expf(accepted ? gates[h.head] : h.row_decay(row));
+        batch.beta[i] = accepted ? gates[p.v.heads + h.head] : h.row_beta(row);
     }
     __syncthreads();
 }
@@ -125,8 +135,8 @@ __device__ __forceinline__ void keep_guesses(const Head& h) {
             to[h.key_head * p.k.dim + d] = *at(p.k, row, h.key_head * p.k.dim + d);
         }
         if (threadIdx.x == 0) {
-            to[h.decay_start() + h.head] = *at(p.log_decay, row, h.head);
-            to[h.decay_start() + p.v.heads + h.head] = *at(p.beta, row, h.head);
+            to[h.decay_start() + h.head] = h.row_decay(row);
+            to[h.decay_start() + p.v.heads + h.head] = h.row_beta(row);
         }
     }
 }
@@ -166,6 +176,8 @@ __device__ __forceinline__ void update(float (&s)[KEPT], const Batch<LANES>& bat
 template <u32 LANES>
 __device__ __forceinline__ void gated_delta(const DeltaParams& p) {
     __shared__ Batch<LANES> batch;
+    let_next_start();
+    wait_for_previous();
     const u32 part = threadIdx.x % LANES, column = threadIdx.x / LANES;
     const u32 c = blockIdx.x * (THREADS / LANES) + column;
     for (u32 z = blockIdx.z; z < p.step.header->segments; z += gridDim.z) {

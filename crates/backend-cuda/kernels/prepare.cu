@@ -41,6 +41,17 @@ __device__ __forceinline__ void round_group(const PrepareParams& p, u64 row, u32
         p.out.sums[piece] = sum;
         if (nine) p.out.low[piece] = low;
     }
+    if (p.wanted & PREPARE_PLANES) {
+        // A lane writes word lane % 4 of digit lane / 4: bits of the eight lanes that hold its 32 values.
+        u32 plane = 0;
+        for (u32 digit = 0; digit < 8; ++digit) {
+            for (u32 j = 0; j < 4; ++j) {
+                const u32 bits = __ballot_sync(ALL_LANES, word >> (8 * j + digit) & 1);
+                if (digit == lane / 4) plane |= (bits >> 8 * (lane % 4) & 0xff) << 8 * j;
+            }
+        }
+        p.out.planes[row * (padded / 4) + group * WARP + lane] = plane;
+    }
     if (lane == 0) p.out.scales[row * (padded / GROUP) + group] = scale;
 }
 
@@ -52,30 +63,40 @@ __device__ __forceinline__ void keep_floats(const PrepareParams& p, u64 row, u32
     if (lane % 8 == 0) p.out.float_sums[row * (padded / 32) + group * 4 + lane / 8] = sum;
 }
 
+// `1 / rms` of the row, by the whole thread block.
+__device__ __forceinline__ float row_inverse(const float* x, u32 count, float eps) {
+    __shared__ float partial[WARP];
+    float scale = 1.0f;
+    float sum = block_sum(squares(x, count, threadIdx.x, blockDim.x, scale), partial);
+    if (sum == infinity()) {
+        scale = DOWN;
+        sum = block_sum(squares(x, count, threadIdx.x, blockDim.x, scale), partial);
+    }
+    return inverse_root(sum, float(count), eps, scale);
+}
+
 }  // namespace
 
+// The groups of a row are shared among the blocks of the second dimension.
 extern "C" __global__ void __launch_bounds__(512) prepare(const __grid_constant__ PrepareParams p) {
-    __shared__ float partial[WARP];
+    let_next_start();
+    wait_for_previous();
     const u32 r = blockIdx.x;
     if (r >= *p.rows) return;
-    const float* x = p.x.data + u64(r) * p.x.row_stride;
+    const u32 lane = threadIdx.x % WARP, warps = blockDim.x / WARP;
     float inverse = 1.0f;
-    if (p.gain != nullptr) {
-        float scale = 1.0f;
-        float sum = block_sum(squares(x, p.out.cols, threadIdx.x, blockDim.x, scale), partial);
-        if (sum == infinity()) {
-            scale = DOWN;
-            sum = block_sum(squares(x, p.out.cols, threadIdx.x, blockDim.x, scale), partial);
-        }
-        inverse = inverse_root(sum, float(p.out.cols), p.eps, scale);
-    }
-    const u32 lane = threadIdx.x % WARP;
-    for (u32 group = threadIdx.x / WARP; group < p.out.padded / GROUP; group += blockDim.x / WARP) {
+    if (p.input == INPUT_NORM) inverse = row_inverse(at(p.x, r, 0), p.out.cols, p.eps);
+    for (u32 group = blockIdx.y * warps + threadIdx.x / WARP; group < p.out.padded / GROUP; group += gridDim.y * warps) {
+        if (p.input == INPUT_GATED_NORM) inverse = warp_inverse(at(p.x, r, group * GROUP), GROUP, p.eps);
         float v[4];
         for (u32 j = 0; j < 4; ++j) {
             const u32 c = group * GROUP + 4 * lane + j;
-            v[j] = c < p.out.cols ? x[c] : 0.0f;
-            if (p.gain != nullptr && c < p.out.cols) v[j] = v[j] * inverse * p.gain[c];
+            v[j] = 0.0f;
+            if (c >= p.out.cols) continue;
+            v[j] = *at(p.x, r, c);
+            if (p.input == INPUT_NORM) v[j] = v[j] * inverse * p.gain[c];
+            if (p.input == INPUT_GATED_NORM) v[j] = v[j] * inverse * p.gain[c % GROUP] * silu(*at(p.gate, r, c));
+            if (p.input == INPUT_SIGMOID) v[j] *= sigmoid(*at(p.gate, r, c));
         }
         if (p.wanted & PREPARE_FLOATS) keep_floats(p, r, group, lane, v);
         if (p.wanted & (PREPARE_INT8 | PREPARE_INT9)) round_group(p, r, group, lane, v);

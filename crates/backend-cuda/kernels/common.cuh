@@ -67,6 +67,8 @@ constexpr float DOWN = 1.0f / (1ull << 40) / (1ull << 40);
 // Sum of squares of the values `first`, `first + step`, ..., each times `scale`.
 __device__ __forceinline__ float squares(const float* x, u32 count, u32 first, u32 step, float scale) {
     float sum = 0.0f;
+    // So many reads are on their way together.
+#pragma unroll 8
     for (u32 i = first; i < count; i += step) {
         const float v = x[i] * scale;
         sum = fmaf(v, v, sum);

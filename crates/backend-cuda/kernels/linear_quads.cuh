@@ -17,9 +17,6 @@ namespace quads {
 using linear::Block;
 using linear::MOST_SLICES;
 
-// Most warps of a thread block.
-constexpr u32 MOST_WARPS = 16;
-
 // What a lane has of a record of a weight: of each unit one word of four rows.
 template <u32 BITS>
 struct Codes {
@@ -44,7 +41,7 @@ __device__ __forceinline__ i32 quad_sum(const i32 (&v)[4]) {
     return (high ? b : a) + __shfl_xor_sync(ALL_LANES, high ? a : b, 2);
 }
 
-// What a lane has of a record of activations. `dots` gives its part of the products with four weight rows.
+// What a lane reads of a record of activations. `dots` gives its part of the products with four weight rows.
 template <u32 BITS, bool NINE>
 struct Bytes {
     static constexpr u32 BITS_ = BITS;
@@ -61,22 +58,22 @@ struct Bytes {
     __device__ void load(const Prepared& x, u32 record) {
 #pragma unroll
         for (u32 u = 0; u < BITS; ++u) {
-            const i8* from = x.codes + record * GROUP + column(u);
+            const i8* at = x.codes + record * GROUP + column(u);
             if (WORDS == 8) {
-                const uint4 a = __ldg(reinterpret_cast<const uint4*>(from)), b = __ldg(reinterpret_cast<const uint4*>(from) + 1);
+                const uint4 a = reinterpret_cast<const uint4*>(at)[0], b = reinterpret_cast<const uint4*>(at)[1];
                 const u32 all[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
 #pragma unroll
                 for (u32 k = 0; k < WORDS; ++k) values[u][k] = all[k];
             } else if (WORDS == 4) {
-                const uint4 a = __ldg(reinterpret_cast<const uint4*>(from));
+                const uint4 a = *reinterpret_cast<const uint4*>(at);
                 const u32 all[4] = {a.x, a.y, a.z, a.w};
 #pragma unroll
                 for (u32 k = 0; k < WORDS; ++k) values[u][k] = all[k];
             } else {
 #pragma unroll
-                for (u32 k = 0; k < WORDS; ++k) values[u][k] = __ldg(reinterpret_cast<const u32*>(from) + k);
+                for (u32 k = 0; k < WORDS; ++k) values[u][k] = reinterpret_cast<const u32*>(at)[k];
             }
-            if (NINE) low[u] = __ldg(x.low + record * 4 + column(u) / 32) >> column(u) % 32 / 4;
+            if (NINE) low[u] = x.low[4 * record + column(u) / 32] >> column(u) % 32 / 4;
         }
     }
 
@@ -104,9 +101,10 @@ struct Bytes {
 struct Digits {
     static constexpr u32 BITS_ = 1;
 
+
     u32 plane;
 
-    __device__ void load(const Prepared& x, u32 record) { plane = __ldg(x.planes + record * 32 + threadIdx.x % WARP); }
+    __device__ void load(const Prepared& x, u32 record) { plane = x.planes[record * WARP + threadIdx.x % WARP]; }
 
     __device__ void dots(const Codes<1>& codes, i32 (&v)[4]) const {
         // Digits 2 t and 2 t + 1; the highest one counts less than nothing.
@@ -128,11 +126,16 @@ struct Digits {
 template <typename Input, u32 M, u32 AHEAD, bool PLAIN>
 struct Slice {
     static constexpr u32 BITS = Input::BITS_;
+    static constexpr i32 LESS = linear::STORED_LESS<BITS>;
 
     const Block& block;
     // The lane's own in record 0.
     const u32* first_code;
     const u16* first_scale;
+    // Of a product with integers of `2 code - center`.
+    i32 center;
+    float factor;
+    bool wide_exponent;
     Codes<BITS> codes[AHEAD];
     u16 scales[AHEAD];
 
@@ -140,6 +143,9 @@ struct Slice {
         first_code = reinterpret_cast<const u32*>(block.part.codes) +
                      u64(block.index) * block.part.units * (BLOCK_ROWS * 4) + threadIdx.x % WARP;
         first_scale = reinterpret_cast<const u16*>(block.part.scales) + block.group(0);
+        center = i32(block.part.center) - 2 * LESS;
+        factor = block.part.factor;
+        wide_exponent = block.part.scale_type == PARAM_BF16;
     }
 
     __device__ void load(u32 slot, u32 record) {
@@ -157,22 +163,18 @@ struct Slice {
 
     // `xs * (scale * dot + bias * total)` of a record, as in `linear::Integers::close`. `dot` is the lane's own row's.
     __device__ float term(const i32 (&v)[4], i32 sum, u32 record, u32 slot) const {
-        const Part& part = block.part;
-        constexpr i32 LESS = linear::STORED_LESS<BITS>;
         if (PLAIN) {
-            const i32 off = (i32(part.center) - 2 * LESS) * sum;
+            const i32 off = center * sum;
             const i32 whole[4] = {2 * v[0] - off, 2 * v[1] - off, 2 * v[2] - off, 2 * v[3] - off};
-            const u16 bits = scales[slot];
-            const float scale = part.scale_type == PARAM_BF16 ? bf16_value(bits) : half_value(bits);
-            return part.factor * scale * float(quad_sum(whole));
+            const float scale = wide_exponent ? bf16_value(scales[slot]) : half_value(scales[slot]);
+            return factor * scale * float(quad_sum(whole));
         }
+        const Part& part = block.part;
         const i32 dot = quad_sum(v);
         const float scale = parameter(part.scales, part.scale_type, block.group(record));
         i32 total = sum + __shfl_xor_sync(ALL_LANES, sum, 1);
         total += __shfl_xor_sync(ALL_LANES, total, 2);
-        if (part.biases == nullptr) {
-            return part.factor * scale * float(2 * dot - (i32(part.center) - 2 * LESS) * total);
-        }
+        if (part.biases == nullptr) return factor * scale * float(2 * dot - center * total);
         const float bias = parameter(part.biases, part.bias_type, block.group(record));
         return fmaf(scale, float(dot + LESS * total), bias * float(total));
     }
@@ -188,8 +190,8 @@ struct Slice {
             const Prepared row = linear::from_row(x, m);
             record = unknown(record);
             inputs[turn].load(row, record);
-            sums[turn] = __ldg(row.sums + record * 4 + threadIdx.x % 4);
-            steps[turn] = __ldg(row.scales + record);
+            sums[turn] = row.sums[4 * record + threadIdx.x % 4];
+            steps[turn] = row.scales[record];
         };
         if (TURNS == 2 && first < end) fetch(0, first, 0);
         for (u32 base = first; base < end; base += AHEAD) {
@@ -235,8 +237,8 @@ __device__ __forceinline__ void run(const LinearParams& p) {
     // Of two products where they are gate and up.
     __shared__ float sums[2 * MOST_SLICES][M][WARP];
     let_next_start();
-    const u32 count = *p.rows, first = blockIdx.y * M, warps = blockDim.x / WARP;
-    if (first >= count) {
+    const u32 first = blockIdx.y * M, warps = blockDim.x / WARP;
+    if (first > 0 && first >= *p.rows) {
         wait_for_previous();
         return;
     }
@@ -261,8 +263,9 @@ __device__ __forceinline__ void run(const LinearParams& p) {
     }
     if (!waited) wait_for_previous();
     __syncthreads();
+    // Rows behind the last one were computed of what lies behind them.
     const u32 m = threadIdx.x / WARP, lane = threadIdx.x % WARP, row = index * BLOCK_ROWS + lane;
-    if (m >= M || first + m >= count || row >= part.rows) return;
+    if (m >= M || first + m >= *p.rows || row >= part.rows) return;
     const auto finished = [&](u32 job, const Part& of) {
         float total = 0.0f;
         for (u32 s = 0; s < p.slices; ++s) total += sums[job + s][m][lane];

@@ -261,6 +261,9 @@ const ROWS_A_BLOCK: usize = 4;
 /// Warps that `attention_rows` should have at least to fill a device.
 const FULL_DEVICE: usize = 2048;
 
+/// Most thread blocks of splits of single heads, about what a large device holds at a time.
+const FEW_SPLITS: usize = 1024;
+
 /// Shape of an attention op in a plan.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct AttentionShape {
@@ -302,10 +305,12 @@ pub(crate) fn attention(shape: AttentionShape) -> Result<AttentionLaunches, OpEr
     // Values of one lane, and query heads that share a reading of the keys.
     let lane = (dim.div_ceil(32)).next_power_of_two().max(2);
     let group = heads / kv_heads;
-    let together = group.next_power_of_two().min(4);
+    let splits = context.div_ceil(SPLIT_PAGES * PAGE_ROWS).max(1);
+    // With little to do, a warp does one head: its own time is what counts then.
+    let few = rows * heads * splits <= FEW_SPLITS;
+    let together = if few { 1 } else { group.next_power_of_two().min(4) };
     let passes = kv_heads * group.div_ceil(together);
     let suffix = format!("{name}_d{}_h{together}", lane * 32);
-    let splits = context.div_ceil(SPLIT_PAGES * PAGE_ROWS).max(1);
     let mut launches = vec![append];
     let mut partials_bytes = 0;
     if splits == 1 || rows * passes < FULL_DEVICE {

@@ -113,7 +113,7 @@ struct Work {
 #pragma unroll
         for (u32 h = 0; h < HEADS; ++h) score[h][0] = score[h][1] = 0.0f;
         // Loads of several units, and below of several tokens, are on their way together.
-#pragma unroll(HEADS == 1 ? 8 : 1)
+#pragma unroll(HEADS == 1 && FORMAT == KV_F16 ? 4 : 1)
         for (u32 unit = 0; unit < keys.units(); ++unit) {
             float a[N], b[N];
             keys.key(unit, lane, a);
@@ -160,7 +160,7 @@ struct Work {
         if (lane * LANE >= p.v.dim) return result;
         const KvHead<FORMAT> values = kv_head<FORMAT>(p, segment, index, false, kv);
         // Tokens that the row does not see may be anything.
-#pragma unroll(HEADS == 1 ? 16 : 4)
+#pragma unroll(HEADS == 1 && FORMAT == KV_F16 ? 8 : 4)
         for (u32 t = 0; t < seen; ++t) {
             float v[LANE];
             values.template value<LANE>(t, lane * LANE, v);

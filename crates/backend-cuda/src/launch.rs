@@ -405,3 +405,47 @@ pub(crate) fn pending_row(heads: usize, key_dim: usize, value_dim: usize) -> usi
 pub(crate) fn sample(logits: usize) -> Launch {
     launch("sample", [logits, 1, 1], 1024)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BINARY: Shape = Shape { codes: Codes::Bits1, group: 128, rows: 64 };
+
+    fn kernels(rows: usize, cols: usize, parts: &[Shape], kind: Activations, swiglu: bool, arch: Arch) -> Vec<Launch> {
+        linear(rows, cols, parts, kind, swiglu, arch).into_iter().map(|(_, launch)| launch).collect()
+    }
+
+    #[test]
+    fn few_rows_take_the_matrix_units_where_they_take_bits() {
+        let name = |rows, kind, arch| kernels(rows, 4096, &[BINARY], kind, false, arch)[0].kernel.clone();
+        let (eight, nine) = (Activations::I8G128, Activations::I9G128);
+        assert_eq!(name(1, eight, Arch::Sm80), "linear_bits1_digits_quads_m1");
+        assert_eq!(name(5, eight, Arch::Sm90a), "linear_bits1_digits_quads_m8");
+        assert_eq!(name(1, eight, Arch::Sm75), "linear_bits1_i8_quads_m1");
+        assert_eq!(name(5, nine, Arch::Sm90a), "linear_bits1_i9_quads_m4");
+        assert_eq!(name(9, eight, Arch::Sm90a), "linear_bits1_i8_wide");
+        assert_eq!(name(3, Activations::F32, Arch::Sm90a), "linear_bits1_f32_m4");
+    }
+
+    #[test]
+    fn scales_of_less_than_a_record_take_a_lane_a_row() {
+        let parts = [BINARY, Shape { group: 64, ..BINARY }, BINARY];
+        let all = kernels(2, 4096, &parts, Activations::I8G128, false, Arch::Sm90a);
+        let names: Vec<&str> = all.iter().map(|launch| launch.kernel.as_str()).collect();
+        let digits = "linear_bits1_digits_quads_m2";
+        assert_eq!(names, [digits, "linear_bits1_i8_m2", digits]);
+    }
+
+    #[test]
+    fn a_warp_has_a_slice_as_far_as_a_block_has_warps() {
+        let threads = |cols, parts: &[Shape], swiglu| {
+            kernels(1, cols, parts, Activations::I8G128, swiglu, Arch::Sm90a)[0].threads
+        };
+        assert_eq!((slices(5120), slices(6144)), (8, 16));
+        assert_eq!(threads(5120, &[BINARY], false), 256);
+        assert_eq!(threads(5120, &[BINARY; 2], true), 512);
+        assert_eq!(threads(6144, &[BINARY], false), 512);
+        assert_eq!(threads(6144, &[BINARY; 2], true), 512);
+    }
+}

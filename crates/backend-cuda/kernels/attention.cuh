@@ -112,6 +112,8 @@ struct Work {
         constexpr u32 N = KvHead<FORMAT>::PER_UNIT;
 #pragma unroll
         for (u32 h = 0; h < HEADS; ++h) score[h][0] = score[h][1] = 0.0f;
+        // Loads of several units, and below of several tokens, are on their way together.
+#pragma unroll(HEADS == 1 && FORMAT == KV_F16 ? 4 : 1)
         for (u32 unit = 0; unit < keys.units(); ++unit) {
             float a[N], b[N];
             keys.key(unit, lane, a);
@@ -158,7 +160,7 @@ struct Work {
         if (lane * LANE >= p.v.dim) return result;
         const KvHead<FORMAT> values = kv_head<FORMAT>(p, segment, index, false, kv);
         // Tokens that the row does not see may be anything.
-#pragma unroll 4
+#pragma unroll(HEADS == 1 && FORMAT == KV_F16 ? 8 : 4)
         for (u32 t = 0; t < seen; ++t) {
             float v[LANE];
             values.template value<LANE>(t, lane * LANE, v);
@@ -186,6 +188,8 @@ struct Work {
 // Keys and values of the step into the pages: a warp a row and head; the third dimension has keys and values.
 template <u32 FORMAT>
 __device__ __forceinline__ void append(const AttentionParams& p) {
+    let_next_start();
+    wait_for_previous();
     const u32 row = blockIdx.x, head = blockIdx.y * (blockDim.x / WARP) + threadIdx.x / WARP, lane = threadIdx.x % WARP;
     const bool is_key = blockIdx.z == 0;
     const View& view = is_key ? p.k : p.v;
@@ -200,12 +204,62 @@ __device__ __forceinline__ void append(const AttentionParams& p) {
     }
 }
 
+// Between a projection and attention, a warp a row and head: queries, then keys, then values. The same bits as from norm,
+// rope and append one after another.
+template <u32 FORMAT>
+__device__ __forceinline__ void heads(const HeadsParams& p) {
+    __shared__ float normed[4][8 * WARP];
+    let_next_start();
+    wait_for_previous();
+    const AttentionParams& a = p.attention;
+    const u32 row = blockIdx.x, warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    u32 head = blockIdx.y * (blockDim.x / WARP) + warp;
+    if (row >= a.step.header->rows || head >= a.q.heads + a.k.heads + a.v.heads) return;
+    const bool is_query = head < a.q.heads, is_key = !is_query && head < a.q.heads + a.k.heads;
+    const View& view = is_query ? a.q : is_key ? a.k : a.v;
+    if (!is_query) head -= is_key ? a.q.heads : a.q.heads + a.k.heads;
+    const float* x = view.data + u64(row) * view.row_stride + head * view.head_stride;
+    const u32 dim = view.dim;
+    float* y = normed[warp];
+    const float* gain = is_query ? p.q_gain : p.k_gain;
+    if ((is_query || is_key) && gain != nullptr) {
+        const float inverse = warp_inverse(x, dim, is_query ? p.q_eps : p.k_eps);
+        for (u32 d = lane; d < dim; d += WARP) y[d] = x[d] * inverse * gain[d];
+    } else {
+        for (u32 d = lane; d < dim; d += WARP) y[d] = x[d];
+    }
+    __syncwarp();
+    if (is_query || is_key) {
+        // A lane's pairs are its own.
+        for (u32 i = lane; i < p.pairs; i += WARP) {
+            const float2 t = rotation(p.table[i], a.step.positions + 3 * u64(row), p.attention_factor);
+            const float first = y[i], second = y[i + p.pairs];
+            y[i] = first * t.x - second * t.y;
+            y[i + p.pairs] = second * t.x + first * t.y;
+        }
+        __syncwarp();
+    }
+    if (is_query) {
+        for (u32 d = lane; d < dim; d += WARP) p.q_out[u64(row) * p.q_stride + head * dim + d] = y[d];
+        return;
+    }
+    const Segment& segment = a.step.segments[a.step.row_segment[row]];
+    const u32 position = segment.past + (row - segment.first_row);
+    const KvHead<FORMAT> kv = kv_head<FORMAT>(a, segment, position / PAGE_ROWS, is_key, head);
+    for (u32 block = 0; block < kv.blocks(); ++block) {
+        const u32 d = block * KV_BLOCK + lane;
+        kv.store(is_key, position % PAGE_ROWS, block, lane, d < dim ? y[d] : 0.0f);
+    }
+}
+
 // One split of one row's context: a warp a page.
 template <u32 FORMAT, u32 LANE, u32 HEADS>
 __device__ __forceinline__ void split(const AttentionParams& p) {
     using Result = Partial<LANE, HEADS>;
     __shared__ Scratch<LANE, HEADS> scratch[SPLIT_PAGES];
     __shared__ Result pages[SPLIT_PAGES][WARP];
+    let_next_start();
+    wait_for_previous();
     const u32 warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
     if (blockIdx.x >= p.step.header->rows) return;
     const Work<FORMAT, LANE, HEADS> work(p, blockIdx.x, blockIdx.y);
@@ -247,6 +301,8 @@ __device__ __forceinline__ void rows(const AttentionParams& p) {
     __shared__ Scratch<LANE, HEADS> scratch[WARPS];
     // Joined once a split, so it need not take registers.
     __shared__ Result wholes[WARPS][WARP];
+    let_next_start();
+    wait_for_previous();
     const u32 warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, row = blockIdx.x * WARPS + warp;
     if (row >= p.step.header->rows) return;
     const Work<FORMAT, LANE, HEADS> work(p, row, blockIdx.y);
@@ -289,6 +345,9 @@ __device__ __forceinline__ void rows(const AttentionParams& p) {
 #define ATTENTION(NAME, FORMAT)                                                                                     \
     extern "C" __global__ void __launch_bounds__(128) kv_append_##NAME(const __grid_constant__ AttentionParams p) { \
         attention::append<FORMAT>(p);                                                                               \
+    }                                                                                                               \
+    extern "C" __global__ void __launch_bounds__(128) heads_append_##NAME(const __grid_constant__ HeadsParams p) {  \
+        attention::heads<FORMAT>(p);                                                                                \
     }                                                                                                               \
     ATTENTION_DIM(NAME, FORMAT, 2, 64)                                                                              \
     ATTENTION_DIM(NAME, FORMAT, 4, 128)                                                                             \

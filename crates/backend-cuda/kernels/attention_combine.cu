@@ -2,6 +2,8 @@
 #include "attention.cuh"
 
 extern "C" __global__ void __launch_bounds__(64) attention_combine(const __grid_constant__ AttentionParams p) {
+    let_next_start();
+    wait_for_previous();
     const u32 row = blockIdx.x, head = blockIdx.y;
     if (row >= p.step.header->rows) return;
     const Segment& segment = p.step.segments[p.step.row_segment[row]];

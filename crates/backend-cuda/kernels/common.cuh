@@ -20,10 +20,18 @@ __device__ __forceinline__ float fast_exp(float x) { return power_of_two(x * 1.4
 
 __device__ __forceinline__ float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 
+// Logarithm of the decay that the delta rule's gate `x` means; as in the reference implementation, and a number that is none
+// stays none.
+__device__ __forceinline__ float log_decay(float x, float rate) {
+    const float softplus = x > 20.0f ? x : log1pf(expf(x));
+    return rate * softplus;
+}
+
 __device__ __forceinline__ float silu(float x) { return x / (1.0f + expf(-x)); }
 
 // Column `c` of a view in row `r`.
 __device__ __forceinline__ float* at(const View& view, u32 r, u32 c) {
+    if (view.heads == 1) return view.data + u64(r) * view.row_stride + c;
     const u32 head = c / view.dim;
     return view.data + u64(r) * view.row_stride + head * view.head_stride + (c - head * view.dim);
 }
@@ -59,6 +67,8 @@ constexpr float DOWN = 1.0f / (1ull << 40) / (1ull << 40);
 // Sum of squares of the values `first`, `first + step`, ..., each times `scale`.
 __device__ __forceinline__ float squares(const float* x, u32 count, u32 first, u32 step, float scale) {
     float sum = 0.0f;
+    // So many reads are on their way together.
+#pragma unroll 8
     for (u32 i = first; i < count; i += step) {
         const float v = x[i] * scale;
         sum = fmaf(v, v, sum);
@@ -69,6 +79,28 @@ __device__ __forceinline__ float squares(const float* x, u32 count, u32 first, u
 // `1 / sqrt(sum / count + eps)`, where `sum` is the sum of squares of values times `scale`.
 __device__ __forceinline__ float inverse_root(float sum, float count, float eps, float scale) {
     return scale / sqrtf(sum / count + eps * scale * scale);
+}
+
+// `1 / rms` of values, by one warp.
+__device__ __forceinline__ float warp_inverse(const float* x, u32 count, float eps) {
+    float scale = 1.0f;
+    float sum = warp_sum(squares(x, count, threadIdx.x % WARP, WARP, scale));
+    if (sum == infinity()) {
+        scale = DOWN;
+        sum = warp_sum(squares(x, count, threadIdx.x % WARP, WARP, scale));
+    }
+    return inverse_root(sum, float(count), eps, scale);
+}
+
+// Cosine and sine of a pair at a position (time, height, width), times a factor. The angle is the product of two floats, as in
+// the reference; from there on it is in double precision, because angles are large: in turns, of which the whole ones do
+// not count, and then in half turns.
+__device__ __forceinline__ float2 rotation(const RopePair& pair, const u32* position, float factor) {
+    const float angle = float(position[pair.axis]) * pair.inv_freq;
+    const double turned = double(angle) * 0.15915494309189535;
+    float sine, cosine;
+    sincospif(float(2.0 * (turned - rint(turned))), &sine, &cosine);
+    return make_float2(cosine * factor, sine * factor);
 }
 
 // A scale or bias of a weight, as it was stored.

@@ -51,6 +51,16 @@ struct Head {
         return p.map == MAP_GROUPED ? head % (p.v.heads / p.k.heads) == 0 : head < p.k.heads;
     }
 
+    // Of a row of the step.
+    __device__ float row_decay(u32 row) const {
+        const float a = *at(p.log_decay, row, head);
+        return p.decay_rate == nullptr ? a : log_decay(a + p.dt_bias[head], p.decay_rate[head]);
+    }
+    __device__ float row_beta(u32 row) const {
+        const float b = *at(p.beta, row, head);
+        return p.decay_rate == nullptr ? b : sigmoid(b);
+    }
+
     __device__ float* state() const {
         return p.states + segment.slot * p.slot_stride + u64(head) * p.k.dim * p.v.dim;
     }
@@ -82,16 +92,6 @@ __device__ __forceinline__ void load(const Head& h, Batch<LANES>& batch, u32 fir
     const DeltaParams& p = h.p;
     const u32 warp = threadIdx.x / WARP, column = blockIdx.x * (THREADS / LANES);
     __syncthreads();
-    for (u32 i = warp; i < count; i += THREADS / WARP) {
-        const float* guess = h.pending(h.segment.pending_read, first + i);
-        const u32 row = h.segment.first_row + first + i;
-        const float* key = accepted ? guess + h.key_head * p.k.dim : at(p.k, row, h.key_head * p.k.dim);
-        normalise<LANES>(key, p.k.dim, p.eps, 1.0f, batch.keys[i]);
-        if (!accepted) {
-            const float* query = at(p.q, row, h.key_head * p.q.dim);
-            normalise<LANES>(query, p.q.dim, p.eps, 1.0f / sqrtf(float(p.q.dim)), batch.queries[i]);
-        }
-    }
     for (u32 j = threadIdx.x; j < count * (THREADS / LANES); j += THREADS) {
         const u32 i = j / (THREADS / LANES), c = column + j % (THREADS / LANES);
         if (c >= p.v.dim) continue;
@@ -99,11 +99,24 @@ __device__ __forceinline__ void load(const Head& h, Batch<LANES>& batch, u32 fir
         const u32 at_value = h.head * p.v.dim + c;
         batch.values[i][c - column] = accepted ? guess[at_value] : *at(p.v, h.segment.first_row + first + i, at_value);
     }
-    if (threadIdx.x < count) {
-        const u32 i = threadIdx.x, row = h.segment.first_row + first + i;
+    // From the last thread down, which has no key or query of a short batch.
+    if (THREADS - 1 - threadIdx.x < count) {
+        const u32 i = THREADS - 1 - threadIdx.x, row = h.segment.first_row + first + i;
         const float* gates = h.pending(h.segment.pending_read, first + i) + h.decay_start();
-        batch.decay[i] = expf(accepted ? gates[h.head] : *at(p.log_decay, row, h.head));
-        batch.beta[i] = accepted ? gates[p.v.heads + h.head] : *at(p.beta, row, h.head);
+        batch.decay[i] = expf(accepted ? gates[h.head] : h.row_decay(row));
+        batch.beta[i] = accepted ? gates[p.v.heads + h.head] : h.row_beta(row);
+    }
+    // Keys, and behind them the queries: a warp each.
+    for (u32 j = warp; j < (accepted ? count : 2 * count); j += THREADS / WARP) {
+        const u32 i = j % count, row = h.segment.first_row + first + i;
+        if (j >= count) {
+            const float* query = at(p.q, row, h.key_head * p.q.dim);
+            normalise<LANES>(query, p.q.dim, p.eps, 1.0f / sqrtf(float(p.q.dim)), batch.queries[i]);
+        } else {
+            const float* guess = h.pending(h.segment.pending_read, first + i);
+            const float* key = accepted ? guess + h.key_head * p.k.dim : at(p.k, row, h.key_head * p.k.dim);
+            normalise<LANES>(key, p.k.dim, p.eps, 1.0f, batch.keys[i]);
+        }
     }
     __syncthreads();
 }
@@ -125,8 +138,8 @@ __device__ __forceinline__ void keep_guesses(const Head& h) {
             to[h.key_head * p.k.dim + d] = *at(p.k, row, h.key_head * p.k.dim + d);
         }
         if (threadIdx.x == 0) {
-            to[h.decay_start() + h.head] = *at(p.log_decay, row, h.head);
-            to[h.decay_start() + p.v.heads + h.head] = *at(p.beta, row, h.head);
+            to[h.decay_start() + h.head] = h.row_decay(row);
+            to[h.decay_start() + p.v.heads + h.head] = h.row_beta(row);
         }
     }
 }
@@ -166,6 +179,8 @@ __device__ __forceinline__ void update(float (&s)[KEPT], const Batch<LANES>& bat
 template <u32 LANES>
 __device__ __forceinline__ void gated_delta(const DeltaParams& p) {
     __shared__ Batch<LANES> batch;
+    let_next_start();
+    wait_for_previous();
     const u32 part = threadIdx.x % LANES, column = threadIdx.x / LANES;
     const u32 c = blockIdx.x * (THREADS / LANES) + column;
     for (u32 z = blockIdx.z; z < p.step.header->segments; z += gridDim.z) {

@@ -41,6 +41,8 @@ struct Row {
 }  // namespace
 
 extern "C" __global__ void __launch_bounds__(256) embed(const __grid_constant__ EmbedParams p) {
+    let_next_start();
+    wait_for_previous();
     const u32 r = blockIdx.x;
     if (r >= p.step.header->rows) return;
     const u32 from = p.step.carried[r];

@@ -23,6 +23,27 @@ __device__ __forceinline__ float power_of_two(float x) {
     return y;
 }
 
+// Lets the kernel behind this one begin, as far as it does not need this one's results.
+__device__ __forceinline__ void let_next_start() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+// Waits until the kernels before this one have ended and their results can be seen. Every kernel calls it in every block before
+// it returns, so that the end of a kernel is also the end of all before it.
+__device__ __forceinline__ void wait_for_previous() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+// x, of which the compiler knows nothing: it would keep a pointer for every place that an unrolled loop reads.
+__device__ __forceinline__ u32 unknown(u32 x) {
+    asm volatile("" : "+r"(x));
+    return x;
+}
+
 // sum + the product of four signed bytes of a with four of b.
 __device__ __forceinline__ i32 add_products(u32 a, u32 b, i32 sum) {
     i32 d;
@@ -51,3 +72,17 @@ __device__ __forceinline__ void multiply_pieces(i32 (&c)[4], const u32 (&a)[4], 
     }
 #endif
 }
+
+// Where the matrix units take single bits.
+#if __CUDA_ARCH__ >= 800
+#define BIT_PIECES
+
+// c = the number of common bits of a 16 x 128 piece a and a 128 x 8 piece b, spread over the lanes of a warp. With g = lane / 4
+// and t = lane % 4, a lane has of a the columns 32 t.. of rows g and g + 8, of b the rows 32 t.. of column g, and of c the
+// columns 2 t and 2 t + 1 of row g (c[0], c[1]) and of row g + 8.
+__device__ __forceinline__ void common_bits(i32 (&c)[4], u32 a0, u32 a1, u32 b) {
+    asm("mma.sync.aligned.m16n8k128.row.col.s32.b1.b1.s32.and.popc {%0, %1, %2, %3}, {%4, %5}, {%6}, {%7, %7, %7, %7};"
+        : "=r"(c[0]), "=r"(c[1]), "=r"(c[2]), "=r"(c[3])
+        : "r"(a0), "r"(a1), "r"(b), "r"(0));
+}
+#endif

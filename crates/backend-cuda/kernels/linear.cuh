@@ -1,16 +1,18 @@
 // Products over weights that stay packed: y = epilogue(x W^T), for few rows at a time.
 //
 // A warp computes one block of 32 weight rows, a row a lane, so nothing is exchanged inside it: the codes of the lanes
-// lie side by side, and all lanes read the same activations. The eight warps of a thread block share the columns: each
-// takes an eighth of the records of 128 columns. The order of every row's sum is thereby fixed: groups in ascending
-// order inside an eighth, then the eighths in order. It is a function of the width alone.
+// lie side by side, and all lanes read the same activations. The warps of a thread block share the columns: the records of 128
+// columns fall into `slices` equal slices. The order of every row's sum is thereby fixed: groups in ascending order inside a
+// slice, then the slices in order. The number of slices is a function of the width alone (`launch.rs`).
 #pragma once
 
 #include "common.cuh"
 
 namespace linear {
 
-constexpr u32 SLICES = 8;
+// Most slices of a row, and the warps that share them.
+constexpr u32 MOST_SLICES = 16;
+constexpr u32 WARPS = 8;
 
 // Thread blocks that a multiprocessor should hold at least: bounds the registers, which the compiler would fill with
 // loads.
@@ -289,6 +291,7 @@ __device__ __forceinline__ Prepared from_row(Prepared x, u32 first) {
     x.float_sums += u64(first) * (x.padded / 32);
     x.codes += u64(first) * x.padded;
     x.low += u64(first) * (x.padded / 32);
+    x.planes += u64(first) * (x.padded / 4);
     x.scales += u64(first) * (x.padded / GROUP);
     x.sums += u64(first) * (x.padded / 32);
     return x;
@@ -298,22 +301,24 @@ __device__ __forceinline__ Prepared from_row(Prepared x, u32 first) {
 // there is memory behind the last.
 template <typename Kind, u32 M>
 __device__ __forceinline__ float product(
-    const Prepared& x, const Part& part, u32 index, float (&sums)[SLICES][M][WARP]
+    const Prepared& x, const Part& part, u32 index, u32 slices, float (&sums)[MOST_SLICES][M][WARP]
 ) {
     const u32 warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
     const Block block{part, index, lane};
     const u32 records = x.padded / GROUP;
-    const u32 slice = (records + SLICES - 1) / SLICES;
-    float sum[M] = {};
-    Kind::slice(x, block, min(warp * slice, records), min((warp + 1) * slice, records), sum);
+    const u32 slice = (records + slices - 1) / slices;
     // What an earlier call left has been read.
     __syncthreads();
+    for (u32 s = warp; s < slices; s += WARPS) {
+        float sum[M] = {};
+        Kind::slice(x, block, min(s * slice, records), min((s + 1) * slice, records), sum);
 #pragma unroll
-    for (u32 m = 0; m < M; ++m) sums[warp][m][lane] = sum[m];
+        for (u32 m = 0; m < M; ++m) sums[s][m][lane] = sum[m];
+    }
     __syncthreads();
     float total = 0.0f;
     if (warp < M) {
-        for (u32 s = 0; s < SLICES; ++s) total += sums[s][warp][lane];
+        for (u32 s = 0; s < slices; ++s) total += sums[s][warp][lane];
         total += Kind::residuals(from_row(x, warp), block);
     }
     return total;
@@ -321,7 +326,9 @@ __device__ __forceinline__ float product(
 
 template <typename Kind, u32 M>
 __device__ __forceinline__ void run(const LinearParams& p) {
-    __shared__ float sums[SLICES][M][WARP];
+    __shared__ float sums[MOST_SLICES][M][WARP];
+    let_next_start();
+    wait_for_previous();
     const u32 count = *p.rows, first = blockIdx.y * M;
     if (first >= count) return;
     u32 i = 0;
@@ -330,8 +337,8 @@ __device__ __forceinline__ void run(const LinearParams& p) {
     const Part& part = p.parts[i];
     const u32 index = blockIdx.x - part.first_block;
     const Prepared x = from_row(p.x, first);
-    float y = product<Kind, M>(x, part, index, sums);
-    if (gated) y = silu(y) * product<Kind, M>(x, p.parts[1], index, sums);
+    float y = product<Kind, M>(x, part, index, p.slices, sums);
+    if (gated) y = silu(y) * product<Kind, M>(x, p.parts[1], index, p.slices, sums);
     const u32 m = threadIdx.x / WARP, row = index * BLOCK_ROWS + threadIdx.x % WARP;
     if (m >= M || first + m >= count || row >= part.rows) return;
     const u32 r = first + m, column = part.first_row + row;

@@ -11,7 +11,6 @@
 namespace wide {
 
 using linear::Block;
-using linear::SLICES;
 
 constexpr u32 WARPS = 8;
 constexpr u32 COLUMNS = 32;
@@ -198,9 +197,9 @@ struct Product {
 // The finished sums of the warp's block, without residuals. All warps of the thread block come here together.
 template <u32 BITS, bool NINE>
 __device__ __forceinline__ void product(
-    const Prepared& x, const Block& block, u32 count, Record (&records)[2], Spread<float>& total
+    const Prepared& x, const Block& block, u32 count, u32 slices, Record (&records)[2], Spread<float>& total
 ) {
-    const u32 end = x.padded / GROUP, slice = (end + SLICES - 1) / SLICES;
+    const u32 end = x.padded / GROUP, slice = (end + slices - 1) / slices;
     Product<BITS, NINE> work(block);
 #pragma unroll
     for (u32 i = 0; i < 8 * TILES; ++i) {
@@ -237,6 +236,8 @@ template <u32 BITS, bool NINE>
 __device__ __forceinline__ void run(const LinearParams& p) {
     using Narrow = linear::Packed<linear::Integers<BITS, NINE, 1>, 1>;
     __shared__ Record records[2];
+    let_next_start();
+    wait_for_previous();
     const u32 first = blockIdx.y * COLUMNS;
     if (first >= *p.rows) return;
     const u32 count = min(*p.rows - first, COLUMNS), lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4;
@@ -251,9 +252,9 @@ __device__ __forceinline__ void run(const LinearParams& p) {
     const Prepared x = linear::from_row(p.x, first);
     const Block block{part, found - part.first_block, lane};
     Spread<float> y, up;
-    product<BITS, NINE>(x, block, count, records, y);
+    product<BITS, NINE>(x, block, count, p.slices, records, y);
     const Block other{p.parts[1], block.index, lane};
-    if (gated) product<BITS, NINE>(x, other, count, records, up);
+    if (gated) product<BITS, NINE>(x, other, count, p.slices, records, up);
     if (wanted != found) return;
 #pragma unroll
     for (u32 j = 0; j < 8 * TILES; ++j) {

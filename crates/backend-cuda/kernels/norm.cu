@@ -16,22 +16,20 @@ __device__ __forceinline__ void write(const NormParams& p, u32 r, u32 head, floa
 // One warp a block of values.
 template <bool GATED>
 __device__ __forceinline__ void norm_heads(const NormParams& p) {
+    let_next_start();
+    wait_for_previous();
     const u32 r = blockIdx.y, head = blockIdx.x * (blockDim.x / WARP) + threadIdx.x / WARP, lane = threadIdx.x % WARP;
     if (r >= *p.rows || head >= p.x.heads) return;
     const float* x = p.x.data + u64(r) * p.x.row_stride + head * p.x.head_stride;
-    float scale = 1.0f;
-    float sum = warp_sum(squares(x, p.x.dim, lane, WARP, scale));
-    if (sum == infinity()) {
-        scale = DOWN;
-        sum = warp_sum(squares(x, p.x.dim, lane, WARP, scale));
-    }
-    write<GATED>(p, r, head, inverse_root(sum, float(p.x.dim), p.eps, scale), lane, WARP);
+    write<GATED>(p, r, head, warp_inverse(x, p.x.dim, p.eps), lane, WARP);
 }
 
 // One thread block a block of values.
 template <bool GATED>
 __device__ __forceinline__ void norm_row(const NormParams& p) {
     __shared__ float partial[WARP];
+    let_next_start();
+    wait_for_previous();
     const u32 r = blockIdx.y, head = blockIdx.x;
     if (r >= *p.rows) return;
     const float* x = p.x.data + u64(r) * p.x.row_stride + head * p.x.head_stride;

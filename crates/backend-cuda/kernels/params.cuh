@@ -174,6 +174,9 @@ struct Prepared {
     i8* codes;
     // The lowest bits of 32 values, with nine bits: value e at bit e / 4 + 8 * (e % 4).
     u32* low;
+    // The eight binary digits of the values of a record, eight times 128 bits: digit d of value e of the 32 of word w at bit
+    // e / 4 + 8 * (e % 4) of word 4 d + w.
+    u32* planes;
     // One for each GROUP.
     float* scales;
     // Sums of 32 rounded values.
@@ -244,17 +247,23 @@ struct RopeParams {
 };
 
 // What `prepare` makes.
-enum Prepare : u32 { PREPARE_FLOATS = 1, PREPARE_INT8 = 2, PREPARE_INT9 = 4 };
+enum Prepare : u32 { PREPARE_FLOATS = 1, PREPARE_INT8 = 2, PREPARE_INT9 = 4, PREPARE_PLANES = 8 };
+
+// What the values are: as they come; normed as a row; normed by blocks of GROUP values, times silu(gate); times sigmoid(gate).
+enum Input : u32 { INPUT_PLAIN = 0, INPUT_NORM = 1, INPUT_GATED_NORM = 2, INPUT_SIGMOID = 3 };
 
 struct PrepareParams {
     const u32* rows;
     View x;
-    // Null: no norm.
+    View gate;
     const float* gain;
     Prepared out;
     float eps;
     // Bits of `Prepare`.
     u32 wanted;
+    // A value of `Input`.
+    u32 input;
+    u32 reserved;
 };
 
 enum Epilogue : u32 { EPILOGUE_STORE = 0, EPILOGUE_RESIDUAL = 1, EPILOGUE_SWIGLU = 2 };
@@ -268,7 +277,8 @@ struct LinearParams {
     // A value of `Epilogue`. For SWIGLU there are two parts of equal rows: gate and up.
     u32 epilogue;
     u32 part_count;
-    u32 reserved;
+    // Equal slices of a row, summed up each for itself.
+    u32 slices;
     Part parts[MAX_PARTS];
 };
 
@@ -292,6 +302,24 @@ struct AttentionParams {
     float scale;
     // Splits of SPLIT_PAGES pages that the plan's context has.
     u32 splits;
+};
+
+// heads_append: what lies between a projection and attention. Queries and keys are normed and turned, keys and values go to
+// the pages.
+struct HeadsParams {
+    // Its q, k and v are those of the projection.
+    AttentionParams attention;
+    // Null: no norm.
+    const float* q_gain;
+    const float* k_gain;
+    const RopePair* table;
+    float* q_out;
+    float q_eps;
+    float k_eps;
+    u32 pairs;
+    float attention_factor;
+    u32 q_stride;
+    u32 reserved;
 };
 
 struct ConvParams {
@@ -327,8 +355,11 @@ struct DeltaParams {
     View q;
     View k;
     View v;
+    // Log decay and beta; or, where `decay_rate` is not null, what they are made of: a and b of `DeltaGatesParams`.
     View log_decay;
     View beta;
+    const float* decay_rate;
+    const float* dt_bias;
     // Of this layer in slot 0: (heads, key_dim, value_dim).
     float* states;
     // Of this layer in pending area 0: rows of raw keys (key heads, key_dim), values (heads, value_dim), log decays, betas.
@@ -355,11 +386,11 @@ struct SampleParams {
 // The same numbers stand in `src/params.rs`.
 static_assert(sizeof(StepHeader) == 16 && sizeof(Segment) == 36 && sizeof(Tile) == 8, "params.rs");
 static_assert(sizeof(Draw) == 40 && sizeof(Adjust) == 16 && sizeof(Sampled) == 8 && sizeof(Step) == 96, "params.rs");
-static_assert(sizeof(View) == 24 && sizeof(Residual) == 8 && sizeof(Part) == 88 && sizeof(Prepared) == 56, "params.rs");
+static_assert(sizeof(View) == 24 && sizeof(Residual) == 8 && sizeof(Part) == 88 && sizeof(Prepared) == 64, "params.rs");
 static_assert(sizeof(EmbedParams) == 824 && sizeof(PointwiseParams) == 72 && sizeof(SelectRowsParams) == 136,
               "params.rs");
 static_assert(sizeof(NormParams) == 80 && sizeof(RopePair) == 8 && sizeof(RopeParams) == 72, "params.rs");
-static_assert(sizeof(PrepareParams) == 104 && sizeof(LinearParams) == 816 && sizeof(AttentionParams) == 216,
+static_assert(sizeof(PrepareParams) == 144 && sizeof(LinearParams) == 824 && sizeof(AttentionParams) == 216,
               "params.rs");
-static_assert(sizeof(ConvParams) == 176 && sizeof(DeltaGatesParams) == 88 && sizeof(DeltaParams) == 272, "params.rs");
-static_assert(sizeof(SampleParams) == 136, "params.rs");
+static_assert(sizeof(ConvParams) == 176 && sizeof(DeltaGatesParams) == 88 && sizeof(DeltaParams) == 288, "params.rs");
+static_assert(sizeof(HeadsParams) == 272 && sizeof(SampleParams) == 136, "params.rs");

@@ -5,6 +5,8 @@ namespace {
 
 template <typename F>
 __device__ __forceinline__ void pointwise(const PointwiseParams& p, F value) {
+    let_next_start();
+    wait_for_previous();
     const u32 r = blockIdx.y, c = blockIdx.x * blockDim.x + threadIdx.x;
     if (r < *p.rows && c < p.a.heads * p.a.dim) p.out[u64(r) * p.out_stride + c] = value(r, c);
 }
@@ -32,6 +34,8 @@ extern "C" __global__ void __launch_bounds__(256) pack(const __grid_constant__ P
 
 // The rows whose logits are wanted.
 extern "C" __global__ void __launch_bounds__(256) select_rows(const __grid_constant__ SelectRowsParams p) {
+    let_next_start();
+    wait_for_previous();
     const u32 r = blockIdx.y, c = blockIdx.x * blockDim.x + threadIdx.x;
     if (r >= p.step.header->logits || c >= p.x.heads * p.x.dim) return;
     p.out[u64(r) * p.out_stride + c] = *at(p.x, p.step.logit_rows[r], c);
@@ -39,12 +43,12 @@ extern "C" __global__ void __launch_bounds__(256) select_rows(const __grid_const
 
 // Decay and beta of the delta rule.
 extern "C" __global__ void __launch_bounds__(64) delta_gates(const __grid_constant__ DeltaGatesParams p) {
+    let_next_start();
+    wait_for_previous();
     const u32 r = blockIdx.y, h = blockIdx.x * blockDim.x + threadIdx.x;
     const u32 heads = p.a.heads * p.a.dim;
     if (r >= *p.rows || h >= heads) return;
     const float x = *at(p.a, r, h) + p.dt_bias[h];
-    // As in the reference implementation; a number that is none stays none.
-    const float softplus = x > 20.0f ? x : log1pf(expf(x));
-    p.log_decay[u64(r) * heads + h] = p.decay_rate[h] * softplus;
+    p.log_decay[u64(r) * heads + h] = log_decay(x, p.decay_rate[h]);
     p.beta[u64(r) * heads + h] = sigmoid(*at(p.b, r, h));
 }

@@ -41,6 +41,18 @@ __device__ __forceinline__ void round_group(const PrepareParams& p, u64 row, u32
         p.out.sums[piece] = sum;
         if (nine) p.out.low[piece] = low;
     }
+    if (p.wanted & PREPARE_PLANES) {
+        // A lane writes word lane % 4 of digit lane / 4: bits of the eight lanes that hold its 32 values.
+        u32 plane = 0;
+#pragma unroll 1
+        for (u32 digit = 0; digit < 8; ++digit) {
+            for (u32 j = 0; j < 4; ++j) {
+                const u32 bits = __ballot_sync(ALL_LANES, word >> (8 * j + digit) & 1);
+                if (digit == lane / 4) plane |= (bits >> 8 * (lane % 4) & 0xff) << 8 * j;
+            }
+        }
+        p.out.planes[row * (padded / 4) + group * WARP + lane] = plane;
+    }
     if (lane == 0) p.out.scales[row * (padded / GROUP) + group] = scale;
 }
 
@@ -52,32 +64,74 @@ __device__ __forceinline__ void keep_floats(const PrepareParams& p, u64 row, u32
     if (lane % 8 == 0) p.out.float_sums[row * (padded / 32) + group * 4 + lane / 8] = sum;
 }
 
-}  // namespace
-
-extern "C" __global__ void __launch_bounds__(512) prepare(const __grid_constant__ PrepareParams p) {
+// `1 / rms` of the row, by the whole thread block.
+__device__ __forceinline__ float row_inverse(const float* x, u32 count, float eps) {
     __shared__ float partial[WARP];
-    const u32 r = blockIdx.x;
-    if (r >= *p.rows) return;
-    const float* x = p.x.data + u64(r) * p.x.row_stride;
-    float inverse = 1.0f;
-    if (p.gain != nullptr) {
-        float scale = 1.0f;
-        float sum = block_sum(squares(x, p.out.cols, threadIdx.x, blockDim.x, scale), partial);
-        if (sum == infinity()) {
-            scale = DOWN;
-            sum = block_sum(squares(x, p.out.cols, threadIdx.x, blockDim.x, scale), partial);
-        }
-        inverse = inverse_root(sum, float(p.out.cols), p.eps, scale);
+    float scale = 1.0f;
+    float sum = block_sum(squares(x, count, threadIdx.x, blockDim.x, scale), partial);
+    if (sum == infinity()) {
+        scale = DOWN;
+        sum = block_sum(squares(x, count, threadIdx.x, blockDim.x, scale), partial);
     }
-    const u32 lane = threadIdx.x % WARP;
-    for (u32 group = threadIdx.x / WARP; group < p.out.padded / GROUP; group += blockDim.x / WARP) {
-        float v[4];
+    return inverse_root(sum, float(count), eps, scale);
+}
+
+// What a lane has of a group: four neighbouring values, and what they are multiplied by.
+struct Values {
+    float x[4];
+    float gain[4];
+
+    // Gains are there before the kernel in front has ended.
+    __device__ void load_gain(const PrepareParams& p, u32 group, u32 lane) {
         for (u32 j = 0; j < 4; ++j) {
             const u32 c = group * GROUP + 4 * lane + j;
-            v[j] = c < p.out.cols ? x[c] : 0.0f;
-            if (p.gain != nullptr && c < p.out.cols) v[j] = v[j] * inverse * p.gain[c];
+            gain[j] = 1.0f;
+            if (p.gain != nullptr && c < p.out.cols) gain[j] = p.gain[p.input == INPUT_GATED_NORM ? c % GROUP : c];
         }
-        if (p.wanted & PREPARE_FLOATS) keep_floats(p, r, group, lane, v);
-        if (p.wanted & (PREPARE_INT8 | PREPARE_INT9)) round_group(p, r, group, lane, v);
+    }
+
+    __device__ void load(const PrepareParams& p, u32 r, u32 group, u32 lane) {
+        for (u32 j = 0; j < 4; ++j) {
+            const u32 c = group * GROUP + 4 * lane + j;
+            x[j] = c < p.out.cols ? *at(p.x, r, c) : 0.0f;
+        }
+    }
+
+    __device__ void apply(const PrepareParams& p, u32 r, u32 group, u32 lane, float inverse) {
+        const bool gated = p.input == INPUT_GATED_NORM;
+        for (u32 j = 0; j < 4; ++j) {
+            const u32 c = group * GROUP + 4 * lane + j;
+            if (c >= p.out.cols) continue;
+            if (p.input == INPUT_NORM || gated) x[j] = x[j] * inverse * gain[j];
+            if (gated) x[j] *= silu(*at(p.gate, r, c));
+            if (p.input == INPUT_SIGMOID) x[j] *= sigmoid(*at(p.gate, r, c));
+        }
+    }
+};
+
+}  // namespace
+
+// The groups of a row are shared among the blocks of the second dimension.
+extern "C" __global__ void __launch_bounds__(512) prepare(const __grid_constant__ PrepareParams p) {
+    let_next_start();
+    const u32 r = blockIdx.x, lane = threadIdx.x % WARP, warps = blockDim.x / WARP;
+    const u32 first = blockIdx.y * warps + threadIdx.x / WARP, step = gridDim.y * warps;
+    Values v;
+    v.load_gain(p, first, lane);
+    wait_for_previous();
+    if (r >= *p.rows) return;
+    // On their way while the row is summed up.
+    v.load(p, r, first, lane);
+    float inverse = 1.0f;
+    if (p.input == INPUT_NORM) inverse = row_inverse(at(p.x, r, 0), p.out.cols, p.eps);
+    for (u32 group = first; group < p.out.padded / GROUP; group += step) {
+        if (group != first) {
+            v.load_gain(p, group, lane);
+            v.load(p, r, group, lane);
+        }
+        if (p.input == INPUT_GATED_NORM) inverse = warp_inverse(at(p.x, r, group * GROUP), GROUP, p.eps);
+        v.apply(p, r, group, lane, inverse);
+        if (p.wanted & PREPARE_FLOATS) keep_floats(p, r, group, lane, v.x);
+        if (p.wanted & (PREPARE_INT8 | PREPARE_INT9)) round_group(p, r, group, lane, v.x);
     }
 }

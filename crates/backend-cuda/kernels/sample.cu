@@ -258,6 +258,8 @@ __device__ float adjusted(float logit, const Adjust& a) {
 
 extern "C" __global__ void __launch_bounds__(1024, 1) sample(const __grid_constant__ SampleParams p) {
     __shared__ Shared s;
+    let_next_start();
+    wait_for_previous();
     const u32 r = blockIdx.x, vocab = p.logits.heads * p.logits.dim;
     if (r >= p.step.header->logits) return;
     const float* raw = p.logits.data + u64(r) * p.logits.row_stride;

@@ -85,6 +85,12 @@ impl Device {
         Ok(Device { context, stream, capture, name, capability, arch, driver, multiprocessors, shared_bytes })
     }
 
+    /// Whether kernels of a graph may begin before those in front of them have ended: the code has to know of it, and the
+    /// driver has to keep it when it captures a graph (CUDA 12.3).
+    pub(crate) fn chains_launches(&self) -> bool {
+        self.arch >= Arch::Sm90a && self.driver >= 12_030
+    }
+
     /// Makes the device current on the calling thread: functions of the driver that take no handle need it.
     pub(crate) fn bind(&self) -> Result<(), OpError> {
         self.context.bind_to_thread().during("choosing the device")

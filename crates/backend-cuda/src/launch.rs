@@ -2,7 +2,9 @@
 //!
 //! Grids are those of a plan's largest step; blocks beyond the step's own rows read its header and return.
 
+use crate::Arch;
 use crate::params::{Address, BLOCK_ROWS, Codes, GROUP, MAX_PARTS, Prepared, TILE_ROWS, kv_format, wanted};
+use crate::weight::Shape;
 use onebit_ops::{Activations, KvFormat, OpError, PAGE_ROWS};
 use std::ops::Range;
 
@@ -65,14 +67,56 @@ const MOST_ROWS: usize = 8;
 const WIDE_ROWS: usize = 32;
 const WIDE_BLOCKS: usize = 8;
 
+/// Least records of a row that are cut into [`MOST_SLICES`].
+const LONG: usize = 48;
+const MOST_SLICES: usize = 16;
+
+/// Equal slices of a row, each summed up for itself: the order of a row's sum. A function of the width alone.
+pub(crate) fn slices(cols: usize) -> usize {
+    if cols.div_ceil(GROUP) >= LONG { MOST_SLICES } else { MOST_SLICES / 2 }
+}
+
+/// The kernels of a part's product.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// Rows of activations in tiles; every format.
+    Lanes,
+    /// Few rows, of integers, with scales of whole records.
+    Quads,
+    /// The same on the matrix units, for codes of one bit.
+    Digits,
+    /// Many rows, on the matrix units.
+    Wide,
+}
+
+impl Kind {
+    fn of(shape: Shape, rows: usize, activations: Activations, arch: Arch) -> Kind {
+        let integers = shape.codes.is_packed() && activations != Activations::F32;
+        // Codes of 8 bits do not leave the matrix units the bit that nine-bit inputs need.
+        if !integers || shape.codes == Codes::Bits8 {
+            return Kind::Lanes;
+        }
+        let digits = shape.codes == Codes::Bits1 && activations == Activations::I8G128 && arch >= Arch::Sm80;
+        match rows {
+            _ if rows > MOST_ROWS => Kind::Wide,
+            _ if shape.group != GROUP => Kind::Lanes,
+            _ if digits => Kind::Digits,
+            _ => Kind::Quads,
+        }
+    }
+}
+
 /// Bits of [`wanted`] for a weight with these parts: dense ones meet floats whatever the activations.
-pub(crate) fn prepared_kinds(formats: impl IntoIterator<Item = Codes>, activations: Activations) -> u32 {
-    let of = |codes: Codes| match activations {
-        Activations::I8G128 if codes.is_packed() => wanted::INT8,
-        Activations::I9G128 if codes.is_packed() => wanted::INT9,
+pub(crate) fn prepared_kinds(shapes: &[Shape], rows: usize, activations: Activations, arch: Arch) -> u32 {
+    let of = |shape: &Shape| match activations {
+        Activations::I8G128 if shape.codes.is_packed() => {
+            let digits = Kind::of(*shape, rows, activations, arch) == Kind::Digits;
+            wanted::INT8 | if digits { wanted::PLANES } else { 0 }
+        }
+        Activations::I9G128 if shape.codes.is_packed() => wanted::INT9,
         _ => wanted::FLOATS,
     };
-    formats.into_iter().fold(0, |all, codes| all | of(codes))
+    shapes.iter().fold(0, |all, shape| all | of(shape))
 }
 
 /// Where the prepared activations of up to `rows` rows of `cols` values lie from `base` on (256-byte aligned), and the
@@ -95,6 +139,7 @@ pub(crate) fn prepared(base: Address, rows: usize, cols: usize, kinds: u32) -> (
         float_sums: take(wanted::FLOATS, padded / 32 * 4),
         codes: take(integers, padded),
         low: take(wanted::INT9, padded / 32 * 4),
+        planes: take(wanted::PLANES, padded),
         scales: take(integers, padded / GROUP * 4),
         sums: take(integers, padded / 32 * 4),
         cols: cols as u32,
@@ -103,27 +148,34 @@ pub(crate) fn prepared(base: Address, rows: usize, cols: usize, kinds: u32) -> (
     (out, end)
 }
 
-/// `prepare`: norm, rounding and sums of a product's input.
-pub(crate) fn prepare(rows: usize) -> Launch {
-    launch("prepare", [rows, 1, 1], 512)
+/// `prepare`: norm, rounding and sums of a product's input. Few rows share their groups among several blocks, a group a
+/// warp.
+pub(crate) fn prepare(rows: usize, cols: usize) -> Launch {
+    const THREADS: usize = 512;
+    let blocks = if rows > MOST_ROWS { 1 } else { cols.div_ceil(GROUP).div_ceil(THREADS / 32) };
+    launch("prepare", [rows, blocks, 1], THREADS)
 }
 
-/// Launches of one product, each for some consecutive parts of the weight, in order. `parts` are format and rows.
+/// Launches of one product, each for some consecutive parts of the weight, in order.
 ///
 /// With `swiglu` there must be two parts of one format and of equal rows ([`fuses_swiglu`]).
 pub(crate) fn linear(
     rows: usize,
-    parts: &[(Codes, usize)],
+    cols: usize,
+    parts: &[Shape],
     activations: Activations,
     swiglu: bool,
+    arch: Arch,
 ) -> Vec<(Range<usize>, Launch)> {
     let mut launches = Vec::new();
     let mut start = 0;
     while start < parts.len() {
-        let codes = parts[start].0;
-        let same = parts[start..].iter().take(MAX_PARTS).take_while(|p| p.0 == codes).count();
+        let codes = parts[start].codes;
+        let kind = Kind::of(parts[start], rows, activations, arch);
+        let alike = |part: &&Shape| part.codes == codes && Kind::of(**part, rows, activations, arch) == kind;
+        let same = parts[start..].iter().take(MAX_PARTS).take_while(alike).count();
         let range = start..start + same;
-        let blocks = |parts: &[(Codes, usize)]| parts.iter().map(|p| p.1.div_ceil(BLOCK_ROWS)).sum::<usize>();
+        let blocks = |parts: &[Shape]| parts.iter().map(|p| p.rows.div_ceil(BLOCK_ROWS)).sum::<usize>();
         let blocks = if swiglu { blocks(&parts[start..=start]) } else { blocks(&parts[range.clone()]) };
         let inputs = match activations {
             Activations::I8G128 if codes.is_packed() => "_i8",
@@ -131,17 +183,23 @@ pub(crate) fn linear(
             _ if codes.is_packed() => "_f32",
             _ => "",
         };
-        let kernel = format!("linear_{}{inputs}", codes.name());
-        // Codes of 8 bits do not leave the matrix units the bit that nine-bit inputs need.
-        let for_matrix_units = codes.is_packed() && codes != Codes::Bits8 && activations != Activations::F32;
+        let name = codes.name();
+        let tiled = |kernel: String, most: usize, threads: usize| {
+            let tile = rows.next_power_of_two().min(most);
+            launch(format!("linear_{kernel}_m{tile}"), [blocks, rows.div_ceil(tile), 1], threads)
+        };
+        // A warp a slice, of both products with `swiglu`, as far as a block has warps.
+        let warps = 32 * (slices(cols) * if swiglu { 2 } else { 1 }).min(MOST_SLICES);
         launches.push((
             range,
-            if for_matrix_units && rows > MOST_ROWS {
-                let grid = [blocks.div_ceil(WIDE_BLOCKS), rows.div_ceil(WIDE_ROWS), 1];
-                launch(format!("{kernel}_wide"), grid, THREADS)
-            } else {
-                let tile = rows.next_power_of_two().min(MOST_ROWS);
-                launch(format!("{kernel}_m{tile}"), [blocks, rows.div_ceil(tile), 1], THREADS)
+            match kind {
+                Kind::Lanes => tiled(format!("{name}{inputs}"), MOST_ROWS, THREADS),
+                Kind::Quads => tiled(format!("{name}{inputs}_quads"), MOST_ROWS / 2, warps),
+                Kind::Digits => tiled(format!("{name}_digits_quads"), MOST_ROWS, warps),
+                Kind::Wide => {
+                    let grid = [blocks.div_ceil(WIDE_BLOCKS), rows.div_ceil(WIDE_ROWS), 1];
+                    launch(format!("linear_{name}{inputs}_wide"), grid, THREADS)
+                }
             },
         ));
         start += same;
@@ -150,7 +208,7 @@ pub(crate) fn linear(
 }
 
 /// Whether a weight of these parts can be gate and up of one fused launch.
-pub(crate) fn fuses_swiglu(parts: &[(Codes, usize)]) -> bool {
+pub(crate) fn fuses_swiglu(parts: &[Shape]) -> bool {
     parts.len() == 2 && parts[0] == parts[1]
 }
 
@@ -203,6 +261,9 @@ const ROWS_A_BLOCK: usize = 4;
 /// Warps that `attention_rows` should have at least to fill a device.
 const FULL_DEVICE: usize = 2048;
 
+/// Most thread blocks of splits of single heads, about what a large device holds at a time.
+const FEW_SPLITS: usize = 1024;
+
 /// Shape of an attention op in a plan.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct AttentionShape {
@@ -244,10 +305,12 @@ pub(crate) fn attention(shape: AttentionShape) -> Result<AttentionLaunches, OpEr
     // Values of one lane, and query heads that share a reading of the keys.
     let lane = (dim.div_ceil(32)).next_power_of_two().max(2);
     let group = heads / kv_heads;
-    let together = group.next_power_of_two().min(4);
+    let splits = context.div_ceil(SPLIT_PAGES * PAGE_ROWS).max(1);
+    // With little to do, a warp does one head: its own time is what counts then.
+    let few = rows * heads * splits <= FEW_SPLITS;
+    let together = if few { 1 } else { group.next_power_of_two().min(4) };
     let passes = kv_heads * group.div_ceil(together);
     let suffix = format!("{name}_d{}_h{together}", lane * 32);
-    let splits = context.div_ceil(SPLIT_PAGES * PAGE_ROWS).max(1);
     let mut launches = vec![append];
     let mut partials_bytes = 0;
     if splits == 1 || rows * passes < FULL_DEVICE {
@@ -261,6 +324,11 @@ pub(crate) fn attention(shape: AttentionShape) -> Result<AttentionLaunches, OpEr
         launches.push(launch(format!("attention_rows_{suffix}"), grid, 32 * ROWS_A_BLOCK));
     }
     Ok(AttentionLaunches { launches, partials_bytes, splits: splits as u32 })
+}
+
+/// `heads_append_*`: a warp a row and head.
+pub(crate) fn heads_append(rows: usize, heads: usize, format: KvFormat) -> Launch {
+    launch(format!("heads_append_{}", format_name(format)), [rows, heads.div_ceil(4), 1], 128)
 }
 
 fn format_name(format: KvFormat) -> &'static str {
@@ -336,4 +404,48 @@ pub(crate) fn pending_row(heads: usize, key_dim: usize, value_dim: usize) -> usi
 /// `sample` for up to `logits` rows; `SampleParams::scratch` holds `logits * vocab` words.
 pub(crate) fn sample(logits: usize) -> Launch {
     launch("sample", [logits, 1, 1], 1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BINARY: Shape = Shape { codes: Codes::Bits1, group: 128, rows: 64 };
+
+    fn kernels(rows: usize, cols: usize, parts: &[Shape], kind: Activations, swiglu: bool, arch: Arch) -> Vec<Launch> {
+        linear(rows, cols, parts, kind, swiglu, arch).into_iter().map(|(_, launch)| launch).collect()
+    }
+
+    #[test]
+    fn few_rows_take_the_matrix_units_where_they_take_bits() {
+        let name = |rows, kind, arch| kernels(rows, 4096, &[BINARY], kind, false, arch)[0].kernel.clone();
+        let (eight, nine) = (Activations::I8G128, Activations::I9G128);
+        assert_eq!(name(1, eight, Arch::Sm80), "linear_bits1_digits_quads_m1");
+        assert_eq!(name(5, eight, Arch::Sm90a), "linear_bits1_digits_quads_m8");
+        assert_eq!(name(1, eight, Arch::Sm75), "linear_bits1_i8_quads_m1");
+        assert_eq!(name(5, nine, Arch::Sm90a), "linear_bits1_i9_quads_m4");
+        assert_eq!(name(9, eight, Arch::Sm90a), "linear_bits1_i8_wide");
+        assert_eq!(name(3, Activations::F32, Arch::Sm90a), "linear_bits1_f32_m4");
+    }
+
+    #[test]
+    fn scales_of_less_than_a_record_take_a_lane_a_row() {
+        let parts = [BINARY, Shape { group: 64, ..BINARY }, BINARY];
+        let all = kernels(2, 4096, &parts, Activations::I8G128, false, Arch::Sm90a);
+        let names: Vec<&str> = all.iter().map(|launch| launch.kernel.as_str()).collect();
+        let digits = "linear_bits1_digits_quads_m2";
+        assert_eq!(names, [digits, "linear_bits1_i8_m2", digits]);
+    }
+
+    #[test]
+    fn a_warp_has_a_slice_as_far_as_a_block_has_warps() {
+        let threads = |cols, parts: &[Shape], swiglu| {
+            kernels(1, cols, parts, Activations::I8G128, swiglu, Arch::Sm90a)[0].threads
+        };
+        assert_eq!((slices(5120), slices(6144)), (8, 16));
+        assert_eq!(threads(5120, &[BINARY], false), 256);
+        assert_eq!(threads(5120, &[BINARY; 2], true), 512);
+        assert_eq!(threads(6144, &[BINARY], false), 512);
+        assert_eq!(threads(6144, &[BINARY; 2], true), 512);
+    }
 }

@@ -44,6 +44,18 @@ pub(crate) mod wanted {
     pub(crate) const FLOATS: u32 = 1;
     pub(crate) const INT8: u32 = 2;
     pub(crate) const INT9: u32 = 4;
+    pub(crate) const PLANES: u32 = 8;
+}
+
+/// What the values are that `prepare` takes: [`PrepareParams::input`].
+pub(crate) mod input {
+    pub(crate) const PLAIN: u32 = 0;
+    /// Normed as a row.
+    pub(crate) const NORM: u32 = 1;
+    /// Normed by blocks of GROUP values, times silu(gate).
+    pub(crate) const GATED_NORM: u32 = 2;
+    /// Times sigmoid(gate).
+    pub(crate) const SIGMOID: u32 = 3;
 }
 
 /// What happens to a product: [`LinearParams::epilogue`].
@@ -230,6 +242,9 @@ pub(crate) struct Prepared {
     pub codes: Address,
     /// The lowest bits of 32 values, with nine bits: value e at bit e / 4 + 8 * (e % 4).
     pub low: Address,
+    /// The eight binary digits of the values of a record, eight times 128 bits: digit d of value e of the 32 of word w at bit
+    /// e / 4 + 8 * (e % 4) of word 4 d + w.
+    pub planes: Address,
     /// One for each GROUP.
     pub scales: Address,
     /// Sums of 32 rounded values.
@@ -319,12 +334,15 @@ pub(crate) struct RopeParams {
 pub(crate) struct PrepareParams {
     pub rows: Address,
     pub x: View,
-    /// Null: no norm.
+    pub gate: View,
     pub gain: Address,
     pub out: Prepared,
     pub eps: f32,
-    /// Bits of `Prepare`.
+    /// Bits of [`wanted`].
     pub wanted: u32,
+    /// A value of [`input`].
+    pub input: u32,
+    pub reserved: u32,
 }
 
 /// Of every `linear_*`.
@@ -339,7 +357,8 @@ pub(crate) struct LinearParams {
     /// A value of `Epilogue`. For SWIGLU there are two parts of equal rows: gate and up.
     pub epilogue: u32,
     pub part_count: u32,
-    pub reserved: u32,
+    /// Equal slices of a row, summed up each for itself.
+    pub slices: u32,
     pub parts: [Part; MAX_PARTS],
 }
 
@@ -363,6 +382,25 @@ pub(crate) struct AttentionParams {
     pub scale: f32,
     /// Splits of SPLIT_PAGES pages that the plan's context has.
     pub splits: u32,
+}
+
+/// Of `heads_append_*`: what lies between a projection and attention.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct HeadsParams {
+    /// Its q, k and v are those of the projection.
+    pub attention: AttentionParams,
+    /// Null: no norm.
+    pub q_gain: Address,
+    pub k_gain: Address,
+    pub table: Address,
+    pub q_out: Address,
+    pub q_eps: f32,
+    pub k_eps: f32,
+    pub pairs: u32,
+    pub attention_factor: f32,
+    pub q_stride: u32,
+    pub reserved: u32,
 }
 
 /// Of `conv_silu`.
@@ -405,8 +443,11 @@ pub(crate) struct DeltaParams {
     pub q: View,
     pub k: View,
     pub v: View,
+    /// Log decay and beta; or, where `decay_rate` is not null, what they are made of: a and b of [`DeltaGatesParams`].
     pub log_decay: View,
     pub beta: View,
+    pub decay_rate: Address,
+    pub dt_bias: Address,
     /// Of this layer in slot 0: (heads, key_dim, value_dim).
     pub states: Address,
     /// Of this layer in pending area 0: rows of raw keys (key heads, key_dim), values (heads, value_dim), log decays, betas.
@@ -445,18 +486,19 @@ const _: () = {
     assert!(size_of::<View>() == 24);
     assert!(size_of::<Residual>() == 8);
     assert!(size_of::<Part>() == 88);
-    assert!(size_of::<Prepared>() == 56);
+    assert!(size_of::<Prepared>() == 64);
     assert!(size_of::<EmbedParams>() == 824);
     assert!(size_of::<PointwiseParams>() == 72);
     assert!(size_of::<SelectRowsParams>() == 136);
     assert!(size_of::<NormParams>() == 80);
     assert!(size_of::<RopePair>() == 8);
     assert!(size_of::<RopeParams>() == 72);
-    assert!(size_of::<PrepareParams>() == 104);
-    assert!(size_of::<LinearParams>() == 816);
+    assert!(size_of::<PrepareParams>() == 144);
+    assert!(size_of::<LinearParams>() == 824);
     assert!(size_of::<AttentionParams>() == 216);
     assert!(size_of::<ConvParams>() == 176);
     assert!(size_of::<DeltaGatesParams>() == 88);
-    assert!(size_of::<DeltaParams>() == 272);
+    assert!(size_of::<DeltaParams>() == 288);
+    assert!(size_of::<HeadsParams>() == 272);
     assert!(size_of::<SampleParams>() == 136);
 };

@@ -11,7 +11,7 @@ use crate::module::Kernels;
 use crate::ops::{self, Call, Frame};
 use crate::outputs::Results;
 use crate::params::Address;
-use cudarc::driver::sys::{CUevent_flags, CUgraphInstantiate_flags, CUstreamCaptureMode};
+use cudarc::driver::sys::{self, CUevent_flags, CUgraphInstantiate_flags, CUstreamCaptureMode};
 use cudarc::driver::{CudaEvent, CudaGraph, CudaStream, result};
 use onebit_ops::{Cache, Op, OpError, Placement, Program, RopeTable, StepInputs, StepOutput};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -157,7 +157,7 @@ impl CudaPlan {
             areas,
             tables: &self.tables,
         };
-        let calls = self.program.ops.iter().map(|op| ops::calls(op, &frame)).collect::<Result<Vec<_>, _>>()?;
+        let calls = ops::launches(&self.program, &frame)?;
         // Every kernel is found and loaded before a capture begins: loading may wait for the device.
         for call in calls.iter().flatten() {
             self.kernels.get(&call.launch.kernel, call.launch.shared)?;
@@ -169,7 +169,11 @@ impl CudaPlan {
         stream
             .begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
             .during("beginning to capture a graph")?;
-        let launched = calls.iter().flatten().try_for_each(|call| self.launch(call, &stream));
+        let chained = self.device.chains_launches();
+        // The first one has none before it.
+        let mut calls = calls.iter().flatten();
+        let first = calls.next().map_or(Ok(()), |call| self.launch(call, &stream, false));
+        let launched = first.and_then(|()| calls.try_for_each(|call| self.launch(call, &stream, chained)));
         // The capture must end whatever happened in it.
         let graph = stream.end_capture(CUgraphInstantiate_flags(0));
         launched?;
@@ -178,22 +182,34 @@ impl CudaPlan {
         Ok(Launched::Graph(Graph(graph)))
     }
 
-    fn launch(&self, call: &Call, stream: &CudaStream) -> Result<(), OpError> {
+    /// Launches a kernel; `chained` lets it begin while the one before it still runs, which it waits for by itself.
+    fn launch(&self, call: &Call, stream: &CudaStream, chained: bool) -> Result<(), OpError> {
         let crate::launch::Launch { kernel, grid, threads, shared } = &call.launch;
         let function = self.kernels.get(kernel, *shared)?;
         let mut params = [call.params.pointer()];
+        // SAFETY: every bit pattern of this structure of numbers is one of its values.
+        let mut attribute: sys::CUlaunchAttribute = unsafe { std::mem::zeroed() };
+        attribute.id = sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+        attribute.value.programmaticStreamSerializationAllowed = 1;
+        let config = sys::CUlaunchConfig {
+            gridDimX: grid[0],
+            gridDimY: grid[1],
+            gridDimZ: grid[2],
+            blockDimX: *threads,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: *shared,
+            hStream: stream.cu_stream(),
+            attrs: &raw mut attribute,
+            numAttrs: u32::from(chained),
+        };
         // SAFETY: the kernel takes exactly one structure, of the type that its op's module made for it; the addresses in it
-        // were taken from buffers that the plan, its weights and its cache own.
+        // were taken from buffers that the plan, its weights and its cache own. Attribute and structure live until the
+        // call returns.
         unsafe {
-            result::launch_kernel(
-                function.cu_function(),
-                (*grid).into(),
-                (*threads, 1, 1),
-                *shared,
-                stream.cu_stream(),
-                &mut params,
-            )
+            sys::cuLaunchKernelEx(&raw const config, function.cu_function(), params.as_mut_ptr(), std::ptr::null_mut())
         }
+        .result()
         .during(&format!("launching {kernel} on {grid:?} blocks"))
     }
 
@@ -253,7 +269,7 @@ impl CudaPlan {
         let mut times = Vec::with_capacity(calls.len() + 1);
         for calls in calls {
             times.push(stamp()?);
-            calls.iter().try_for_each(|call| self.launch(call, &self.device.stream))?;
+            calls.iter().try_for_each(|call| self.launch(call, &self.device.stream, false))?;
         }
         times.push(stamp()?);
         Ok(times)

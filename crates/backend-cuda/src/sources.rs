@@ -17,8 +17,16 @@ macro_rules! files {
 }
 
 /// Files that others include.
-pub(crate) static HEADERS: &[File] =
-    &files!["attention.cuh", "common.cuh", "intrinsics.cuh", "kv.cuh", "linear.cuh", "linear_wide.cuh", "params.cuh",];
+pub(crate) static HEADERS: &[File] = &files![
+    "attention.cuh",
+    "common.cuh",
+    "intrinsics.cuh",
+    "kv.cuh",
+    "linear.cuh",
+    "linear_quads.cuh",
+    "linear_wide.cuh",
+    "params.cuh",
+];
 
 /// Files that become a module each.
 pub(crate) static MODULES: &[File] = &files![
@@ -36,6 +44,7 @@ pub(crate) static MODULES: &[File] = &files![
     "linear_bits4.cu",
     "linear_bits8.cu",
     "linear_dense.cu",
+    "linear_quads.cu",
     "linear_wide.cu",
     "norm.cu",
     "pointwise.cu",

@@ -19,13 +19,21 @@ const STAGE: usize = 16 << 20;
 /// Threads that lay weights out; more would wait for memory.
 const MOST_THREADS: usize = 8;
 
+/// What decides which kernel runs a part.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Shape {
+    pub codes: Codes,
+    /// Columns that share a scale; 0 for dense.
+    pub group: usize,
+    pub rows: usize,
+}
+
 /// The payload of a weight.
 pub(crate) struct Resident {
     /// What `parts` point into.
     buffer: Buffer,
     pub parts: Vec<Part>,
-    /// Format and rows of each part.
-    pub shapes: Vec<(Codes, usize)>,
+    pub shapes: Vec<Shape>,
 }
 
 impl Resident {
@@ -100,7 +108,7 @@ impl Loader {
             resident_bytes: layouts.iter().flat_map(Layout::pieces).sum::<usize>() as u64,
             shed_bytes: layouts.iter().map(|l| l.shed_bytes).sum(),
         };
-        let shapes = layouts.iter().map(|l| (l.codes, l.rows)).collect();
+        let shapes = layouts.iter().map(|l| Shape { codes: l.codes, group: l.group, rows: l.rows }).collect();
         Ok(Weight::new(info, Box::new(Resident { buffer, parts: resident, shapes })))
     }
 

@@ -251,6 +251,18 @@ Code cuLaunchKernel(const Function* function, unsigned x, unsigned y, unsigned z
     return FINE;
 }
 
+struct LaunchConfig {
+    unsigned grid[3], block[3], shared;
+    Stream* stream;
+    const void* attributes;
+    unsigned attribute_count;
+};
+
+Code cuLaunchKernelEx(const LaunchConfig* c, const Function* function, void** params, void** extra) {
+    return cuLaunchKernel(function, c->grid[0], c->grid[1], c->grid[2], c->block[0], c->block[1], c->block[2], c->shared,
+                          c->stream, params, extra);
+}
+
 Code cuStreamBeginCapture_v2(Stream* stream, int) {
     stream->capturing = true;
     return FINE;

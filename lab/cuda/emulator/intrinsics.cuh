@@ -18,6 +18,11 @@ inline float half_value(u16 bits) {
 
 inline float power_of_two(float x) { return std::exp2f(x); }
 
+inline void let_next_start() {}
+inline void wait_for_previous() {}
+
+inline u32 unknown(u32 x) { return x; }
+
 inline i32 add_products(u32 a, u32 b, i32 sum) {
     for (u32 i = 0; i < 4; ++i) sum += i32(i8(a >> 8 * i)) * i32(i8(b >> 8 * i));
     return sum;
@@ -38,6 +43,22 @@ inline void multiply_pieces(i32 (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
             const u32 lane = k % 16 / 4;
             const u32 x = u32(all[k / 16][4 * g + lane] >> 32 * upper), y = u32(all[2][4 * column + lane] >> 32 * (k / 16));
             c[place] += byte(x, k % 4) * byte(y, k % 4);
+        }
+    }
+}
+
+#define BIT_PIECES
+
+inline void common_bits(i32 (&c)[4], u32 a0, u32 a1, u32 b) {
+    uint64_t all[2][32];
+    const u64 own[2] = {u64(a0) | u64(a1) << 32, b};
+    for (u32 i = 0; i < 2; ++i) std::memcpy(all[i], emulator::exchange(~0u, own[i]), sizeof(all[i]));
+    const u32 g = emulator::lane() / 4, t = emulator::lane() % 4;
+    for (u32 place = 0; place < 4; ++place) {
+        const u32 upper = place / 2, column = 2 * t + place % 2;
+        c[place] = 0;
+        for (u32 lane = 0; lane < 4; ++lane) {
+            c[place] += __popc(u32(all[0][4 * g + lane] >> 32 * upper) & u32(all[1][4 * column + lane]));
         }
     }
 }

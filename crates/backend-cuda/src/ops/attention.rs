@@ -2,8 +2,8 @@
 
 use super::{Call, Frame};
 use crate::cache::Memory;
-use crate::launch::{self, AttentionLaunches, AttentionShape};
-use crate::params::AttentionParams;
+use crate::launch::{self, AttentionLaunches, AttentionShape, Launch};
+use crate::params::{AttentionParams, HeadsParams};
 use onebit_ops::{Bucket, OpError, Tensor, View};
 
 fn launches(bucket: Bucket, q: View, k: View, memory: &Memory) -> Result<AttentionLaunches, OpError> {
@@ -24,11 +24,42 @@ pub(super) fn scratch(bucket: Bucket, q: View, k: View, memory: &Memory) -> Resu
 
 pub(super) fn calls(
     frame: &Frame<'_>,
-    [q, k, v]: [View; 3],
+    qkv: [View; 3],
     layer: usize,
     scale: f32,
     out: Tensor,
 ) -> Result<Vec<Call>, OpError> {
+    let (launches, params) = prepare(frame, qkv, layer, scale, out)?;
+    Ok(launches.into_iter().map(|launch| Call::new(launch, params)).collect())
+}
+
+/// The same behind a projection whose queries, keys and values are `raw`: the first kernel norms, turns and appends them,
+/// and leaves the queries in `q`.
+pub(super) fn with_heads(
+    frame: &Frame<'_>,
+    raw: [View; 3],
+    q: View,
+    heads: HeadsParams,
+    layer: usize,
+    scale: f32,
+    out: Tensor,
+) -> Result<Vec<Call>, OpError> {
+    let [q_raw, k, v] = raw;
+    let (launches, params) = prepare(frame, [q, k, v], layer, scale, out)?;
+    let attention = AttentionParams { q: frame.view(q_raw), ..params };
+    let first = launch::heads_append(frame.bucket.rows, q.heads + 2 * k.heads, frame.memory.spec().kv.format);
+    let rest = launches.into_iter().skip(1).map(|launch| Call::new(launch, params));
+    Ok(std::iter::once(Call::new(first, HeadsParams { attention, ..heads })).chain(rest).collect())
+}
+
+/// The launches, and what all of them are handed.
+fn prepare(
+    frame: &Frame<'_>,
+    [q, k, v]: [View; 3],
+    layer: usize,
+    scale: f32,
+    out: Tensor,
+) -> Result<(Vec<Launch>, AttentionParams), OpError> {
     let AttentionLaunches { launches, splits, .. } = launches(frame.bucket, q, k, frame.memory)?;
     let (pages, page_bytes) = frame.memory.pages(layer);
     let params = AttentionParams {
@@ -45,5 +76,5 @@ pub(super) fn calls(
         scale,
         splits,
     };
-    Ok(launches.into_iter().map(|launch| Call::new(launch, params)).collect())
+    Ok((launches, params))
 }

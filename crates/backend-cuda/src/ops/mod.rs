@@ -2,11 +2,13 @@
 
 mod attention;
 mod check;
+mod fuse;
 mod linear;
 mod recurrent;
 mod simple;
 
 pub(crate) use check::check;
+pub(crate) use fuse::launches;
 
 use crate::cache::Memory;
 use crate::driver::Device;
@@ -129,20 +131,17 @@ pub(crate) fn scratch(op: &Op, program: &Program, memory: &Memory, device: &Arc<
 ///
 /// # Errors
 /// Foreign handles and shapes that no kernel runs.
-pub(crate) fn calls(op: &Op, frame: &Frame<'_>) -> Result<Vec<Call>, OpError> {
+fn calls(op: &Op, frame: &Frame<'_>) -> Result<Vec<Call>, OpError> {
     match op {
         Op::Embed { table, out } => simple::embed(frame, table, *out),
         Op::RmsNorm { x, norm, out } => simple::norm(frame, "rms_norm", *x, None, norm, *out),
         Op::GatedNorm { x, z, norm, out } => simple::norm(frame, "gated_norm", *x, Some(*z), norm, *out),
         Op::Linear { x, norm, weight, activations, epilogue, out } => {
-            let op = linear::Linear {
-                x: *x,
-                norm: norm.as_ref(),
-                weight,
-                activations: *activations,
-                epilogue: *epilogue,
-                out: *out,
+            let input = match norm {
+                Some(norm) => linear::Input::Norm { x: *x, norm },
+                None => linear::Input::Plain(*x),
             };
+            let op = linear::Linear { input, weight, activations: *activations, epilogue: *epilogue, out: *out };
             linear::calls(frame, &op)
         }
         Op::Add { a, b, out } => Ok(simple::zip(frame, "add", *a, *b, *out)),
@@ -160,7 +159,7 @@ pub(crate) fn calls(op: &Op, frame: &Frame<'_>) -> Result<Vec<Call>, OpError> {
         Op::GatedDelta { q, k, v, log_decay, beta, map, eps, layer, out } => {
             let op = recurrent::Delta {
                 qkv: [*q, *k, *v],
-                gates: [*log_decay, *beta],
+                gates: recurrent::Gates::Given([*log_decay, *beta]),
                 map: *map,
                 eps: *eps,
                 layer: *layer,

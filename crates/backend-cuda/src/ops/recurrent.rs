@@ -30,27 +30,40 @@ pub(super) fn conv_silu(
     Ok(vec![Call::new(launch::conv_silu(frame.bucket.rows, x.cols(), kernel)?, params)])
 }
 
-pub(super) struct Delta {
-    pub qkv: [View; 3],
+/// What the delta rule decays and learns by.
+pub(super) enum Gates<'a> {
     /// Log decay and beta.
-    pub gates: [View; 2],
+    Given([View; 2]),
+    /// What `DeltaGates` makes them of.
+    Made { a: View, b: View, decay_rate: &'a Vector, dt_bias: &'a Vector },
+}
+
+pub(super) struct Delta<'a> {
+    pub qkv: [View; 3],
+    pub gates: Gates<'a>,
     pub map: HeadMap,
     pub eps: f32,
     pub layer: usize,
     pub out: Tensor,
 }
 
-pub(super) fn gated_delta(frame: &Frame<'_>, op: &Delta) -> Result<Vec<Call>, OpError> {
+pub(super) fn gated_delta(frame: &Frame<'_>, op: &Delta<'_>) -> Result<Vec<Call>, OpError> {
     let [q, k, v] = op.qkv;
     let states = frame.memory.deltas(op.layer)?;
     let pending = frame.memory.pending_rows(frame.areas, op.layer)?;
+    let ([log_decay, beta], made_of) = match op.gates {
+        Gates::Given(gates) => (gates, [0; 2]),
+        Gates::Made { a, b, decay_rate, dt_bias } => ([a, b], [frame.vector(decay_rate)?, frame.vector(dt_bias)?]),
+    };
     let params = DeltaParams {
         step: frame.step,
         q: frame.view(q),
         k: frame.view(k),
         v: frame.view(v),
-        log_decay: frame.view(op.gates[0]),
-        beta: frame.view(op.gates[1]),
+        log_decay: frame.view(log_decay),
+        beta: frame.view(beta),
+        decay_rate: made_of[0],
+        dt_bias: made_of[1],
         states: states.address,
         pending: pending.address,
         out: frame.place(op.out),

@@ -126,7 +126,7 @@ fn kinds_that_cannot_run() {
 
     let dir = tempfile::tempdir().expect("a folder");
     std::fs::create_dir(dir.path().join("transformer-gemlite-int1")).expect("a folder");
-    refused(dir.path(), &["image model (1-bit", "text models only"]);
+    refused(dir.path(), &["image model (1-bit", "use `onebit image"]);
 
     refused(tempfile::tempdir().expect("a folder").path(), &["holds no model.safetensors"]);
 }

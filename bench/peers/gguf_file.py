@@ -16,6 +16,12 @@ CHUNK = 1 << 19
 # Value kinds of GGUF metadata.
 U32, I32, FLOAT, STRING, ARRAY = 4, 5, 6, 8, 9
 
+# Servers want one for messages.
+TEMPLATE = (
+    "{% for message in messages %}{{ '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+
 
 def metadata(s):
     arch = "qwen35" if s.hybrid else "qwen3"
@@ -62,6 +68,7 @@ def metadata(s):
     yield "tokenizer.ggml.merges", (ARRAY, STRING), ["a b"]
     yield "tokenizer.ggml.bos_token_id", U32, s.end_of_text
     yield "tokenizer.ggml.eos_token_id", U32, s.end_of_text + 2
+    yield "tokenizer.chat_template", STRING, TEMPLATE
 
 
 def encode(kind, value):

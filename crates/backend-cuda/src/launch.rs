@@ -63,9 +63,16 @@ pub(crate) fn delta_gates(rows: usize, heads: usize) -> Launch {
 /// Most activation rows of one pass over a weight, without matrix units.
 const MOST_ROWS: usize = 8;
 
-/// With matrix units: activation rows, and blocks of the weight, of one thread block.
-const WIDE_ROWS: usize = 32;
-const WIDE_BLOCKS: usize = 8;
+/// Activation rows, and blocks of the weight, of one thread block of the kernels for more.
+const GROUPED_TILE: [usize; 2] = [32, 8];
+const BATCH_TILE: [usize; 2] = [32, 2];
+const WIDE_TILE: [usize; 2] = [64, 8];
+
+/// Most rows that are a batch: the weight is read once.
+const BATCH_ROWS: usize = 32;
+
+/// Shared memory of a thread block with a batch: two records of 32 rows for each of eight warps.
+const BATCH_SHARED: u32 = 8 * 2 * 4992;
 
 /// Least records of a row that are cut into [`MOST_SLICES`].
 const LONG: usize = 48;
@@ -85,8 +92,12 @@ enum Kind {
     Quads,
     /// The same on the matrix units, for codes of one bit.
     Digits,
+    /// Some tens of rows, on the matrix units with asynchronous copies.
+    Batch,
     /// Many rows, on the matrix units.
     Wide,
+    /// More rows than a few, scales of any kind.
+    Grouped,
 }
 
 impl Kind {
@@ -98,7 +109,9 @@ impl Kind {
         }
         let digits = shape.codes == Codes::Bits1 && activations == Activations::I8G128 && arch >= Arch::Sm80;
         match rows {
-            _ if rows > MOST_ROWS => Kind::Wide,
+            _ if rows > MOST_ROWS && !shape.plain => Kind::Grouped,
+            _ if rows > BATCH_ROWS || (rows > MOST_ROWS && arch < Arch::Sm80) => Kind::Wide,
+            _ if rows > MOST_ROWS => Kind::Batch,
             _ if shape.group != GROUP => Kind::Lanes,
             _ if digits => Kind::Digits,
             _ => Kind::Quads,
@@ -188,6 +201,10 @@ pub(crate) fn linear(
             let tile = rows.next_power_of_two().min(most);
             launch(format!("linear_{kernel}_m{tile}"), [blocks, rows.div_ceil(tile), 1], threads)
         };
+        let large = |kernel: &str, blocks: usize, [tile_rows, tile_blocks]: [usize; 2]| {
+            let grid = [blocks.div_ceil(tile_blocks), rows.div_ceil(tile_rows), 1];
+            launch(format!("linear_{name}{inputs}_{kernel}"), grid, THREADS)
+        };
         // A warp a slice, of both products with `swiglu`, as far as a block has warps.
         let warps = 32 * (slices(cols) * if swiglu { 2 } else { 1 }).min(MOST_SLICES);
         launches.push((
@@ -196,9 +213,12 @@ pub(crate) fn linear(
                 Kind::Lanes => tiled(format!("{name}{inputs}"), MOST_ROWS, THREADS),
                 Kind::Quads => tiled(format!("{name}{inputs}_quads"), MOST_ROWS / 2, warps),
                 Kind::Digits => tiled(format!("{name}_digits_quads"), MOST_ROWS, warps),
-                Kind::Wide => {
-                    let grid = [blocks.div_ceil(WIDE_BLOCKS), rows.div_ceil(WIDE_ROWS), 1];
-                    launch(format!("linear_{name}{inputs}_wide"), grid, THREADS)
+                Kind::Grouped => large("grouped", blocks, GROUPED_TILE),
+                // A pair of tiles is half a block of gate and of up.
+                Kind::Wide => large("wide", if swiglu { 2 * blocks } else { blocks }, WIDE_TILE),
+                Kind::Batch => {
+                    let launch = large("batch", if swiglu { 2 * blocks } else { blocks }, BATCH_TILE);
+                    Launch { shared: BATCH_SHARED, ..launch }
                 }
             },
         ));
@@ -410,7 +430,7 @@ pub(crate) fn sample(logits: usize) -> Launch {
 mod tests {
     use super::*;
 
-    const BINARY: Shape = Shape { codes: Codes::Bits1, group: 128, rows: 64 };
+    const BINARY: Shape = Shape { codes: Codes::Bits1, group: 128, rows: 64, plain: true };
 
     fn kernels(rows: usize, cols: usize, parts: &[Shape], kind: Activations, swiglu: bool, arch: Arch) -> Vec<Launch> {
         linear(rows, cols, parts, kind, swiglu, arch).into_iter().map(|(_, launch)| launch).collect()
@@ -424,7 +444,9 @@ mod tests {
         assert_eq!(name(5, eight, Arch::Sm90a), "linear_bits1_digits_quads_m8");
         assert_eq!(name(1, eight, Arch::Sm75), "linear_bits1_i8_quads_m1");
         assert_eq!(name(5, nine, Arch::Sm90a), "linear_bits1_i9_quads_m4");
-        assert_eq!(name(9, eight, Arch::Sm90a), "linear_bits1_i8_wide");
+        assert_eq!(name(9, eight, Arch::Sm90a), "linear_bits1_i8_batch");
+        assert_eq!(name(9, eight, Arch::Sm75), "linear_bits1_i8_wide");
+        assert_eq!(name(33, nine, Arch::Sm90a), "linear_bits1_i9_wide");
         assert_eq!(name(3, Activations::F32, Arch::Sm90a), "linear_bits1_f32_m4");
     }
 

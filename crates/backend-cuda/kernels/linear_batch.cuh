@@ -14,9 +14,14 @@ constexpr u32 THREADS = 256;
 constexpr u32 WARPS = THREADS / WARP;
 constexpr u32 COLUMNS = 32;
 constexpr u32 TILES = COLUMNS / 8;
+#ifdef BATCH_STAGES
+constexpr u32 STAGES = BATCH_STAGES;
+#else
 constexpr u32 STAGES = 2;
+#endif
 
-using Record = tiles::Record<COLUMNS>;
+template <bool NINE>
+using Record = tiles::Record<COLUMNS, NINE>;
 using Sums = tiles::Finished<COLUMNS>;
 
 // A warp's copies of the codes of every record. Rows behind the last are copies of it.
@@ -28,12 +33,13 @@ struct Copies {
     __device__ Copies(const Prepared& x, u32 count, u32 record)
         : from(x.codes + u64(record) * GROUP), last(count - 1), padded(x.padded) {}
 
-    __device__ void bring(Record& to) {
+    template <bool NINE>
+    __device__ void bring(Record<NINE>& to) {
         const u32 lane = threadIdx.x % WARP;
 #pragma unroll
         for (u32 i = 0; i < COLUMNS / 4; ++i) {
             const u32 row = 4 * i + lane / 8, unit = lane % 8;
-            copy_16(&to.codes[row][Record::place(row, unit)], from + u64(min(row, last)) * padded + 16 * unit);
+            copy_16(&to.codes[row][to.place(row, unit)], from + u64(min(row, last)) * padded + 16 * unit);
         }
         from += GROUP;
     }
@@ -42,15 +48,17 @@ struct Copies {
 // One slice, the records from `first` to `end`.
 template <u32 BITS, bool NINE, u32 PAIRS>
 __device__ __forceinline__ void slice(
-    const Prepared& x, const Tile (&tiles)[PAIRS][2], u32 count, u32 first, u32 end, Record (&records)[STAGES], bool& waited,
+    const Prepared& x, const Tile (&tiles)[PAIRS][2], u32 count, u32 first, u32 end, Record<NINE> (&records)[STAGES], bool& waited,
     tiles::Product<BITS, NINE, TILES> (&work)[PAIRS]
 ) {
     const u32 lane = threadIdx.x % WARP;
     Codes<BITS> codes[PAIRS];
     tiles::Source<BITS> source[PAIRS];
+    tiles::Scaling scaling[PAIRS];
 #pragma unroll
     for (u32 i = 0; i < PAIRS; ++i) {
         source[i] = tiles::Source<BITS>(tiles[i], first);
+        scaling[i] = tiles::Scaling(tiles[i]);
         if (first < end) source[i].load(codes[i]);
         work[i].clear();
     }
@@ -59,32 +67,34 @@ __device__ __forceinline__ void slice(
     if (first >= end) return;
     Copies copies(x, count, first);
     tiles::Share<BITS, NINE> share(linear::from_record(x, first), min(lane, count - 1));
-    copies.bring(records[0]);
-    close_copies();
+#pragma unroll
+    for (u32 i = 0; i + 1 < STAGES; ++i) {
+        if (first + i < end) copies.bring(records[i]);
+        close_copies();
+    }
     share.load();
     share.store(records[0], lane);
     if (first + 1 < end) share.load();
+    u32 now = 0;
     for (u32 r = first; r < end; ++r) {
-        // All lanes are done with the record before, whose place the next one takes.
+        wait_for_copies<STAGES - 2>();
+        // All lanes are done with the record before, whose place another one takes.
         __syncwarp();
+        const u32 before = now == 0 ? STAGES - 1 : now - 1, next = now + 1 == STAGES ? 0 : now + 1;
+        if (r + STAGES - 1 < end) copies.bring(records[before]);
+        close_copies();
         if (r + 1 < end) {
-            Record& next = records[(r - first + 1) % STAGES];
-            copies.bring(next);
-            share.store(next, lane);
+            share.store(records[next], lane);
             if (r + 2 < end) share.load();
         }
-        close_copies();
-        wait_for_copies<1>();
-        __syncwarp();
-        const Record& record = records[(r - first) % STAGES];
 #pragma unroll
         for (u32 i = 0; i < PAIRS; ++i) {
-            const Codes<BITS> now = codes[i];
+            const Codes<BITS> own = codes[i];
             if (r + 1 < end) source[i].load(codes[i]);
-            work[i].add(record, now);
+            work[i].add(records[now], own, scaling[i]);
         }
+        now = next;
     }
-    wait_for_copies<0>();
     __syncwarp();
 }
 
@@ -112,7 +122,7 @@ __device__ __forceinline__ void run(const LinearParams& p) {
         const u32 start = min((base + warp) * share, end), stop = min(start + share, end);
         tiles::Product<BITS, NINE, TILES> work[PAIRS];
         slice<BITS, NINE, PAIRS>(
-            x, tiles, count, start, stop, reinterpret_cast<Record(*)[STAGES]>(memory)[warp], waited, work
+            x, tiles, count, start, stop, reinterpret_cast<Record<NINE>(*)[STAGES]>(memory)[warp], waited, work
         );
         // The sums of the slices take the place of the records.
         __syncthreads();
@@ -141,7 +151,8 @@ __device__ __forceinline__ void run(const LinearParams& p) {
     }
 }
 
-constexpr u32 SHARED = WARPS * STAGES * sizeof(Record);
+// What the host asks for.
+constexpr u32 SHARED = WARPS * STAGES * sizeof(Record<true>);
 static_assert(SHARED >= 2 * WARPS * sizeof(Sums), "room for the sums of two pairs");
 
 }  // namespace batch

@@ -22,10 +22,10 @@ template <u32 BITS>
 constexpr i32 CENTER = BITS == 4 ? 16 : BITS;
 
 // One record of N activation rows in shared memory. 16-byte units of a row are exchanged so that eight rows lie in different banks.
-template <u32 N>
+template <u32 N, bool NINE>
 struct alignas(16) Record {
     uint4 codes[N][8];
-    u32 low[N][4];
+    u32 low[NINE ? N : 1][4];
     // What the sums of a group begin at, twice for each two rows as the matrix units take them, and what they are multiplied by.
     i32 start[N / 2][4];
     float step[N];
@@ -57,7 +57,7 @@ struct Share {
     }
 
     template <u32 N>
-    __device__ void store(Record<N>& to, u32 row) const {
+    __device__ void store(Record<N, NINE>& to, u32 row) const {
         const i32 start = MAGIC_BITS - CENTER<BITS> * (sums.x + sums.y + sums.z + sums.w);
         to.start[row / 2][row % 2] = to.start[row / 2][row % 2 + 2] = start;
         to.step[row] = step;
@@ -72,11 +72,33 @@ struct Tile {
     u32 first;
 };
 
-// Codes of one record of the lane's four rows, and their scales.
+// Codes of one record of the lane's four rows, and their scales as stored.
 template <u32 BITS>
 struct Codes {
     u32 words[4][BITS];
-    float scales[4];
+    u16 scales[4];
+
+    // The lane's part of a row's units, which lie `stride` bytes apart.
+    static __device__ u32 place(u32 stride) {
+        const u32 t = threadIdx.x % 4;
+        return BITS * t / 4 * stride + 4 * BITS * t % 16;
+    }
+
+    __device__ void take(u32 row, const u8* from) {
+        if (BITS == 1) {
+            words[row][0] = *reinterpret_cast<const u32*>(from);
+        } else if (BITS == 2) {
+            const uint2 two = *reinterpret_cast<const uint2*>(from);
+            words[row][0] = two.x;
+            words[row][1 % BITS] = two.y;
+        } else {
+            const uint4 four = *reinterpret_cast<const uint4*>(from);
+            words[row][0] = four.x;
+            words[row][1 % BITS] = four.y;
+            words[row][2 % BITS] = four.z;
+            words[row][3 % BITS] = four.w;
+        }
+    }
 
     // Twice the codes of the lane's columns 4 k.. as bytes.
     __device__ u32 doubled(u32 row, u32 k) const {
@@ -86,57 +108,100 @@ struct Codes {
     }
 };
 
-// Where they come from, record by record.
+// How a pair of tiles reads its scales.
+struct Scaling {
+    float factor[2];
+    bool is_half[2];
+
+    Scaling() = default;
+
+    __device__ explicit Scaling(const Tile (&tiles)[2]) {
+#pragma unroll
+        for (u32 m = 0; m < 2; ++m) {
+            factor[m] = tiles[m].part->factor;
+            is_half[m] = tiles[m].part->scale_type == PARAM_F16;
+        }
+    }
+
+    __device__ float operator()(u32 m, u16 stored) const {
+        return factor[m] * (is_half[m] ? half_value(stored) : bf16_value(stored));
+    }
+};
+
+// Codes and scales of a pair of tiles straight from memory, record by record.
 template <u32 BITS>
 struct Source {
     const u8* codes[2];
     const u16* scales[2];
-    bool is_half[2];
-    float factor[2];
 
     Source() = default;
 
     __device__ Source(const Tile (&tiles)[2], u32 record) {
-        const u32 g = threadIdx.x % WARP / 4, t = threadIdx.x % 4;
+        const u32 g = threadIdx.x % WARP / 4;
 #pragma unroll
         for (u32 m = 0; m < 2; ++m) {
             const Part& part = *tiles[m].part;
             const u32 row = tiles[m].first + g;
-            const u64 unit = u64(tiles[m].block) * part.units + record * BITS + BITS * t / 4;
-            codes[m] = part.codes + (unit * BLOCK_ROWS + row) * 16 + 4 * BITS * t % 16;
+            const u64 unit = u64(tiles[m].block) * part.units + record * BITS;
+            codes[m] = part.codes + (unit * BLOCK_ROWS + row) * 16 + Codes<BITS>::place(16 * BLOCK_ROWS);
             const u64 group = u64(tiles[m].block) * part.groups + record;
             scales[m] = reinterpret_cast<const u16*>(part.scales) + group * BLOCK_ROWS + row;
-            is_half[m] = part.scale_type == PARAM_F16;
-            factor[m] = part.factor;
         }
     }
 
     __device__ void load(Codes<BITS>& to) {
 #pragma unroll
         for (u32 i = 0; i < 4; ++i) {
-            const u32 m = i / 2;
-            const u8* from = codes[m] + 128 * (i % 2);
-            if (BITS == 1) {
-                to.words[i][0] = __ldg(reinterpret_cast<const u32*>(from));
-            } else if (BITS == 2) {
-                const uint2 two = __ldg(reinterpret_cast<const uint2*>(from));
-                to.words[i][0] = two.x;
-                to.words[i][1 % BITS] = two.y;
-            } else {
-                const uint4 four = __ldg(reinterpret_cast<const uint4*>(from));
-                to.words[i][0] = four.x;
-                to.words[i][1 % BITS] = four.y;
-                to.words[i][2 % BITS] = four.z;
-                to.words[i][3 % BITS] = four.w;
-            }
-            const u16 stored = __ldg(scales[m] + 8 * (i % 2));
-            to.scales[i] = factor[m] * (is_half[m] ? half_value(stored) : bf16_value(stored));
+            to.take(i, codes[i / 2] + 128 * (i % 2));
+            to.scales[i] = __ldg(scales[i / 2] + 8 * (i % 2));
         }
 #pragma unroll
         for (u32 m = 0; m < 2; ++m) {
             codes[m] += 16 * BLOCK_ROWS * BITS;
             scales[m] += BLOCK_ROWS;
         }
+    }
+};
+
+// Codes and scales of a pair of tiles in shared memory, one record.
+template <u32 BITS>
+struct alignas(16) Weights {
+    // Units are padded, so that those of a row lie in different banks.
+    uint4 codes[BITS][BLOCK_ROWS + 2];
+    u16 scales[BLOCK_ROWS];
+
+    __device__ void take(Codes<BITS>& to) const {
+        const u32 g = threadIdx.x % WARP / 4;
+#pragma unroll
+        for (u32 i = 0; i < 4; ++i) {
+            to.take(i, reinterpret_cast<const u8*>(&codes[0][g + 8 * i]) + Codes<BITS>::place(sizeof(codes[0])));
+            to.scales[i] = scales[g + 8 * i];
+        }
+    }
+};
+
+// A warp's copies of them, record by record.
+template <u32 BITS>
+struct WeightCopies {
+    const u8* codes;
+    const u8* scales;
+
+    __device__ explicit WeightCopies(const Tile (&tiles)[2]) {
+        const u32 lane = threadIdx.x % WARP;
+        const Tile& tile = tiles[lane / 16];
+        codes = tile.part->codes + (u64(tile.block) * tile.part->units * BLOCK_ROWS + tile.first + lane % 16) * 16;
+        // Four lanes have eight scales each.
+        const Tile& other = tiles[lane / 2 % 2];
+        scales = other.part->scales + (u64(other.block) * other.part->groups * BLOCK_ROWS + other.first + lane % 2 * 8) * 2;
+    }
+
+    __device__ void bring(Weights<BITS>& to) {
+        const u32 lane = threadIdx.x % WARP;
+#pragma unroll
+        for (u32 u = 0; u < BITS; ++u) copy_16(&to.codes[u][lane], codes + u * 16 * BLOCK_ROWS);
+        if (lane < 4) copy_16(to.scales + 8 * lane, scales);
+        codes += 16 * BLOCK_ROWS * BITS;
+        scales += 2 * BLOCK_ROWS;
     }
 };
 
@@ -160,15 +225,16 @@ struct Product {
     }
 
     // One record.
-    __device__ void add(const Record<8 * TILES>& record, const Codes<BITS>& codes) {
+    __device__ void add(const Record<8 * TILES, NINE>& record, const Codes<BITS>& codes, const Scaling& scaling) {
         const u32 g = threadIdx.x % WARP / 4, t = threadIdx.x % 4;
         u32 a[2][4][4];
-        float less[4];
+        float scale[4], less[4];
 #pragma unroll
         for (u32 i = 0; i < 4; ++i) {
 #pragma unroll
             for (u32 k = 0; k < 8; ++k) a[i / 2][k / 2][i % 2 + 2 * (k % 2)] = codes.doubled(i, k);
-            less[i] = -MAGIC * codes.scales[i];
+            scale[i] = scaling(i / 2, codes.scales[i]);
+            less[i] = -MAGIC * scale[i];
         }
 #pragma unroll
         for (u32 n = 0; n < TILES; ++n) {
@@ -179,7 +245,7 @@ struct Product {
             const int4 begin = *reinterpret_cast<const int4*>(record.start[4 * n + t]);
             const float2 step = *reinterpret_cast<const float2*>(record.step + 8 * n + 2 * t);
             const i32 start[4] = {begin.x, begin.y, begin.z, begin.w}, zero[4] = {0, 0, 0, 0};
-            const u32 low = NINE ? record.low[row][t] : 0;
+            const u32 low = record.low[NINE ? row : 0][t];
 #pragma unroll
             for (u32 m = 0; m < 2; ++m) {
                 i32 d[4];
@@ -196,7 +262,7 @@ struct Product {
 #pragma unroll
                 for (u32 e = 0; e < 4; ++e) {
                     const u32 i = 2 * m + e / 2;
-                    const float term = fmaf(__int_as_float(d[e]), codes.scales[i], less[i]);
+                    const float term = fmaf(__int_as_float(d[e]), scale[i], less[i]);
                     sum[n][m][e] = fmaf(e % 2 == 0 ? step.x : step.y, term, sum[n][m][e]);
                 }
             }

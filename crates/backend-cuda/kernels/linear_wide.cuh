@@ -12,10 +12,15 @@ using tiles::Tile;
 constexpr u32 THREADS = 256;
 constexpr u32 COLUMNS = 64;
 constexpr u32 TILES = COLUMNS / 8;
-// Records in shared memory: one that is read, others on their way.
-constexpr u32 STAGES = 4;
+// Records in shared memory, as many as 64 KB hold: one that is read, others on their way.
+template <u32 BITS>
+constexpr u32 STAGES = BITS == 4 ? 2 : BITS == 2 ? 3 : 4;
 
-using Record = tiles::Record<COLUMNS>;
+template <u32 BITS, bool NINE>
+struct Stage {
+    tiles::Record<COLUMNS, NINE> record;
+    tiles::Weights<BITS> weights[THREADS / WARP];
+};
 
 // The thread's share of the codes of every record: two units, of rows ROWS apart. Rows behind the last are copies of it.
 struct Copies {
@@ -26,14 +31,15 @@ struct Copies {
     u32 row;
     u32 place;
 
-    __device__ Copies(const Prepared& x, u32 count) : row(threadIdx.x / 8), place(Record::place(row, threadIdx.x % 8)) {
+    __device__ Copies(const Prepared& x, u32 count) : row(threadIdx.x / 8), place(tiles::Record<COLUMNS, false>::place(row, threadIdx.x % 8)) {
 #pragma unroll
         for (u32 i = 0; i < 2; ++i) {
             from[i] = x.codes + u64(min(row + i * ROWS, count - 1)) * x.padded + 16 * (threadIdx.x % 8);
         }
     }
 
-    __device__ void bring(Record& to) {
+    template <bool NINE>
+    __device__ void bring(tiles::Record<COLUMNS, NINE>& to) {
 #pragma unroll
         for (u32 i = 0; i < 2; ++i) {
             copy_16(&to.codes[row + i * ROWS][place], from[i]);
@@ -42,63 +48,126 @@ struct Copies {
     }
 };
 
-template <u32 BITS, bool NINE>
+// What the host asks for.
+constexpr u32 SHARED = 59392;
+
+// Sums of all slices so far, in registers.
+struct Kept {
+    float total[TILES][2][4];
+
+    __device__ explicit Kept(u8*) {
+#pragma unroll
+        for (u32 i = 0; i < 8 * TILES; ++i) total[i / 8][i / 4 % 2][i % 4] = 0.0f;
+    }
+
+    __device__ void add(const float (&sum)[TILES][2][4]) {
+#pragma unroll
+        for (u32 i = 0; i < 8 * TILES; ++i) total[i / 8][i / 4 % 2][i % 4] += sum[i / 8][i / 4 % 2][i % 4];
+    }
+
+    __device__ void part(u32 first, float (&out)[TILES / 2][2][4]) const {
+#pragma unroll
+        for (u32 i = 0; i < 4 * TILES; ++i) out[i / 8][i / 4 % 2][i % 4] = total[first + i / 8][i / 4 % 2][i % 4];
+    }
+};
+
+// The same in shared memory behind the stages.
+struct Put {
+    float4* total;
+
+    __device__ explicit Put(u8* memory) : total(reinterpret_cast<float4*>(memory) + threadIdx.x) {
+#pragma unroll
+        for (u32 i = 0; i < 2 * TILES; ++i) total[i * THREADS] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    }
+
+    __device__ void add(const float (&sum)[TILES][2][4]) {
+#pragma unroll
+        for (u32 i = 0; i < 2 * TILES; ++i) {
+            float4 t = total[i * THREADS];
+            const float(&s)[4] = sum[i / 2][i % 2];
+            t.x += s[0];
+            t.y += s[1];
+            t.z += s[2];
+            t.w += s[3];
+            total[i * THREADS] = t;
+        }
+    }
+
+    __device__ void part(u32 first, float (&out)[TILES / 2][2][4]) const {
+#pragma unroll
+        for (u32 i = 0; i < TILES; ++i) {
+            const float4 t = total[(2 * first + i) * THREADS];
+            float(&o)[4] = out[i / 2][i % 2];
+            o[0] = t.x;
+            o[1] = t.y;
+            o[2] = t.z;
+            o[3] = t.w;
+        }
+    }
+};
+
+template <u32 BITS, bool NINE, typename Total = Kept>
 __device__ __forceinline__ void run(const LinearParams& p) {
-    __shared__ Record records[STAGES];
+    DYNAMIC_SHARED(memory);
+    constexpr u32 COUNT = STAGES<BITS>;
+    Stage<BITS, NINE>* const stages = reinterpret_cast<Stage<BITS, NINE>*>(memory);
+    static_assert(COUNT * sizeof(stages[0]) <= SHARED, "launch.rs");
     let_next_start();
-    const u32 first = blockIdx.y * COLUMNS;
+    const u32 first = blockIdx.y * COLUMNS, warp = threadIdx.x / WARP;
     Tile tiles[2];
-    const bool is_own = tiles::find(p, blockIdx.x * (THREADS / WARP) + threadIdx.x / WARP, tiles);
-    tiles::Source<BITS> source(tiles, 0);
-    Codes<BITS> codes;
-    source.load(codes);
+    const bool is_own = tiles::find(p, blockIdx.x * (THREADS / WARP) + warp, tiles);
+    const tiles::Scaling scaling(tiles);
+    tiles::WeightCopies<BITS> weights(tiles);
     wait_for_previous();
     if (first >= *p.rows) return;
     const u32 count = min(*p.rows - first, COLUMNS), own = min(threadIdx.x, count - 1);
     const Prepared x = linear::from_row(p.x, first);
     const u32 end = x.padded / GROUP, slice = (end + p.slices - 1) / p.slices;
     tiles::Product<BITS, NINE, TILES> work;
-    float total[TILES][2][4];
+    Total total(memory + COUNT * sizeof(stages[0]));
     work.clear();
-#pragma unroll
-    for (u32 i = 0; i < 8 * TILES; ++i) total[i / 8][i / 4 % 2][i % 4] = 0.0f;
-    // Codes of a record are on their way for STAGES - 1 records, what goes with them for one.
+    // Codes of a record are on their way for COUNT - 1 records, what goes with them for one.
     tiles::Share<BITS, NINE> share(x, own);
     Copies copies(x, count);
-    for (u32 r = 0; r + 1 < STAGES; ++r) {
-        if (r < end) copies.bring(records[r]);
+    for (u32 r = 0; r + 1 < COUNT; ++r) {
+        if (r < end) {
+            copies.bring(stages[r].record);
+            weights.bring(stages[r].weights[warp]);
+        }
         close_copies();
     }
     if (threadIdx.x < COLUMNS) {
         share.load();
-        share.store(records[0], threadIdx.x);
+        share.store(stages[0].record, threadIdx.x);
         if (end > 1) share.load();
     }
-    u32 left = slice;
+    u32 left = slice, now = 0;
     for (u32 r = 0; r < end; ++r) {
-        const Record& record = records[r % STAGES];
-        wait_for_copies<STAGES - 2>();
+        wait_for_copies<COUNT - 2>();
         __syncthreads();
-        const u32 ahead = r + STAGES - 1;
-        if (ahead < end) copies.bring(records[ahead % STAGES]);
+        const u32 before = now == 0 ? COUNT - 1 : now - 1, next = now + 1 == COUNT ? 0 : now + 1;
+        if (r + COUNT - 1 < end) {
+            copies.bring(stages[before].record);
+            weights.bring(stages[before].weights[warp]);
+        }
         close_copies();
         if (threadIdx.x < COLUMNS && r + 1 < end) {
-            share.store(records[(r + 1) % STAGES], threadIdx.x);
+            share.store(stages[next].record, threadIdx.x);
             if (r + 2 < end) share.load();
         }
-        const Codes<BITS> now = codes;
-        if (r + 1 < end) source.load(codes);
-        work.add(record, now);
+        Codes<BITS> codes;
+        stages[now].weights[warp].take(codes);
+        work.add(stages[now].record, codes, scaling);
+        now = next;
         if (--left > 0 && r + 1 < end) continue;
         left = slice;
-#pragma unroll
-        for (u32 i = 0; i < 8 * TILES; ++i) total[i / 8][i / 4 % 2][i % 4] += work.sum[i / 8][i / 4 % 2][i % 4];
+        total.add(work.sum);
         work.clear();
     }
     // Out through shared memory, some columns at a time: a lane then has a weight row.
-    static_assert(sizeof(records) >= THREADS / WARP * sizeof(tiles::Finished<COLUMNS / 2>), "room for finished sums");
     using Sums = tiles::Finished<COLUMNS / 2>;
-    Sums& sums = reinterpret_cast<Sums*>(records)[threadIdx.x / WARP];
+    static_assert(COUNT * sizeof(stages[0]) >= THREADS / WARP * sizeof(Sums), "room for finished sums");
+    Sums& sums = reinterpret_cast<Sums*>(memory)[warp];
     __syncthreads();
 #pragma unroll
     for (u32 half = 0; half < 2; ++half) {
@@ -106,8 +175,7 @@ __device__ __forceinline__ void run(const LinearParams& p) {
         if (!is_own || column >= count) return;
         __syncwarp();
         float part[TILES / 2][2][4];
-#pragma unroll
-        for (u32 i = 0; i < 4 * TILES; ++i) part[i / 8][i / 4 % 2][i % 4] = total[half * TILES / 2 + i / 8][i / 4 % 2][i % 4];
+        total.part(half * TILES / 2, part);
         tiles::spread<TILES / 2>(part, sums);
         __syncwarp();
         tiles::finish<BITS, NINE>(p, x, first, column, min(count - column, COLUMNS / 2), tiles, sums);

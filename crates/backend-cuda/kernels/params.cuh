@@ -300,7 +300,7 @@ struct AttentionParams {
     // A value of `KvFormat`.
     u32 format;
     float scale;
-    // Splits of SPLIT_PAGES pages that the plan's context has.
+    // Splits of SPLIT_PAGES pages that the plan's context has; 0 where `attention_tile` runs.
     u32 splits;
 };
 
@@ -365,6 +365,8 @@ struct DeltaParams {
     // Of this layer in pending area 0: rows of raw keys (key heads, key_dim), values (heads, value_dim), log decays, betas.
     float* pending;
     float* out;
+    // Where `delta_make` puts what `delta_rows` reads.
+    float* made;
     u64 slot_stride;
     u64 pending_stride;
     // Floats of a pending row.
@@ -392,5 +394,5 @@ static_assert(sizeof(EmbedParams) == 824 && sizeof(PointwiseParams) == 72 && siz
 static_assert(sizeof(NormParams) == 80 && sizeof(RopePair) == 8 && sizeof(RopeParams) == 72, "params.rs");
 static_assert(sizeof(PrepareParams) == 144 && sizeof(LinearParams) == 824 && sizeof(AttentionParams) == 216,
               "params.rs");
-static_assert(sizeof(ConvParams) == 176 && sizeof(DeltaGatesParams) == 88 && sizeof(DeltaParams) == 288, "params.rs");
+static_assert(sizeof(ConvParams) == 176 && sizeof(DeltaGatesParams) == 88 && sizeof(DeltaParams) == 296, "params.rs");
 static_assert(sizeof(HeadsParams) == 272 && sizeof(SampleParams) == 136, "params.rs");

@@ -58,6 +58,9 @@ pub(crate) fn delta_gates(rows: usize, heads: usize) -> Launch {
     launch("delta_gates", [heads.div_ceil(64), rows, 1], 64)
 }
 
+/// Least rows of a plan for steps that read prompts.
+const PROMPT_ROWS: usize = 128;
+
 // ---- products ------------------------------------------------------------------------------------------------------
 
 /// Most activation rows of one pass over a weight, without matrix units.
@@ -73,6 +76,9 @@ const BATCH_ROWS: usize = 32;
 
 /// Shared memory of a thread block with a batch: two records of 32 rows for each of eight warps.
 const BATCH_SHARED: u32 = 8 * 2 * 4992;
+
+/// Shared memory of a thread block with many: the stages of any kind of codes.
+const WIDE_SHARED: u32 = 59392;
 
 /// Least records of a row that are cut into [`MOST_SLICES`].
 const LONG: usize = 48;
@@ -215,7 +221,10 @@ pub(crate) fn linear(
                 Kind::Digits => tiled(format!("{name}_digits_quads"), MOST_ROWS, warps),
                 Kind::Grouped => large("grouped", blocks, GROUPED_TILE),
                 // A pair of tiles is half a block of gate and of up.
-                Kind::Wide => large("wide", if swiglu { 2 * blocks } else { blocks }, WIDE_TILE),
+                Kind::Wide => {
+                    let launch = large("wide", if swiglu { 2 * blocks } else { blocks }, WIDE_TILE);
+                    Launch { shared: WIDE_SHARED, ..launch }
+                }
                 Kind::Batch => {
                     let launch = large("batch", if swiglu { 2 * blocks } else { blocks }, BATCH_TILE);
                     Launch { shared: BATCH_SHARED, ..launch }
@@ -281,6 +290,19 @@ const ROWS_A_BLOCK: usize = 4;
 /// Warps that `attention_rows` should have at least to fill a device.
 const FULL_DEVICE: usize = 2048;
 
+/// Warps of `attention_tile`, rows of one of them by the padded dimension of a head, and the shared memory of a thread block.
+const TILE_WARPS: usize = 4;
+
+fn attention_tile_queries(dim: usize) -> usize {
+    if dim > 128 { 8 } else { 16 }
+}
+
+fn attention_tile_shared(dim: usize) -> usize {
+    const KEY_DIMS: usize = 32;
+    let stride = TILE_WARPS * attention_tile_queries(dim) + 4;
+    (dim * stride + PAGE_ROWS * stride + 2 * KEY_DIMS * PAGE_ROWS) * size_of::<f32>()
+}
+
 /// Most thread blocks of splits of single heads, about what a large device holds at a time.
 const FEW_SPLITS: usize = 1024;
 
@@ -294,9 +316,10 @@ pub(crate) struct AttentionShape {
     pub kv_heads: usize,
     pub dim: usize,
     pub format: KvFormat,
+    pub arch: Arch,
 }
 
-/// Launches of an attention op, in order: appending to the pages, then one or two.
+/// Launches of an attention op, in order: appending to the pages, then one or two more.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct AttentionLaunches {
     pub launches: Vec<Launch>,
@@ -311,7 +334,7 @@ pub(crate) struct AttentionLaunches {
 /// # Errors
 /// A head dimension that is no multiple of 8 or larger than 256.
 pub(crate) fn attention(shape: AttentionShape) -> Result<AttentionLaunches, OpError> {
-    let AttentionShape { rows, context, heads, kv_heads, dim, format } = shape;
+    let AttentionShape { rows, context, heads, kv_heads, dim, format, arch } = shape;
     if !dim.is_multiple_of(8) || dim == 0 || dim > 256 {
         return Err(OpError::Shape {
             op: "attention",
@@ -333,7 +356,13 @@ pub(crate) fn attention(shape: AttentionShape) -> Result<AttentionLaunches, OpEr
     let suffix = format!("{name}_d{}_h{together}", lane * 32);
     let mut launches = vec![append];
     let mut partials_bytes = 0;
-    if splits == 1 || rows * passes < FULL_DEVICE {
+    let tiled = rows >= PROMPT_ROWS && arch >= Arch::Sm80;
+    if tiled {
+        let dim = (lane * 32).max(64);
+        let tile = launch(format!("attention_tile_{name}_d{dim}"), [heads, step_tiles(rows), 1], 32 * TILE_WARPS);
+        launches.push(Launch { shared: attention_tile_shared(dim) as u32, ..tile });
+    }
+    if !tiled && (splits == 1 || rows * passes < FULL_DEVICE) {
         launches.push(launch(format!("attention_split_{suffix}"), [rows, passes, splits], 32 * SPLIT_PAGES));
         if splits > 1 {
             launches.push(launch("attention_combine", [rows, heads, 1], 64));
@@ -343,7 +372,7 @@ pub(crate) fn attention(shape: AttentionShape) -> Result<AttentionLaunches, OpEr
         let grid = [rows.div_ceil(ROWS_A_BLOCK), passes, 1];
         launches.push(launch(format!("attention_rows_{suffix}"), grid, 32 * ROWS_A_BLOCK));
     }
-    Ok(AttentionLaunches { launches, partials_bytes, splits: splits as u32 })
+    Ok(AttentionLaunches { launches, partials_bytes, splits: if tiled { 0 } else { splits as u32 } })
 }
 
 /// `heads_append_*`: a warp a row and head.
@@ -375,6 +404,11 @@ pub(crate) fn page_bytes(format: KvFormat, kv_heads: usize, dim: usize) -> usize
     2 * kv_heads * PAGE_ROWS * format.head_bytes(dim)
 }
 
+/// Blocks that share the tiles of a step: one each, but for steps of many short segments.
+fn step_tiles(rows: usize) -> usize {
+    rows.min(rows.div_ceil(TILE_ROWS) + 15)
+}
+
 // ---- recurrent state -----------------------------------------------------------------------------------------------
 
 /// `conv_silu`: tiles are shared among the blocks of the second dimension.
@@ -390,14 +424,18 @@ pub(crate) fn conv_silu(rows: usize, channels: usize, kernel: usize) -> Result<L
             got: kernel.to_string(),
         });
     }
-    Ok(launch("conv_silu", [channels.div_ceil(128), rows.min(rows.div_ceil(TILE_ROWS) + 15), 1], 128))
+    Ok(launch("conv_silu", [channels.div_ceil(128), step_tiles(rows), 1], 128))
 }
 
-/// `gated_delta`: some columns of one head a block; segments are shared among the blocks of the third dimension.
+/// Launches of the delta rule, in order, and the bytes of what the first makes for the second.
 ///
 /// # Errors
 /// A key dimension above 256.
-pub(crate) fn gated_delta(rows: usize, heads: usize, key_dim: usize, value_dim: usize) -> Result<Launch, OpError> {
+pub(crate) fn gated_delta(
+    rows: usize,
+    [key_heads, heads]: [usize; 2],
+    [key_dim, value_dim]: [usize; 2],
+) -> Result<(Vec<Launch>, usize), OpError> {
     const THREADS: usize = 128;
     // A thread keeps 32 values of a column.
     let lanes = key_dim.div_ceil(32).next_power_of_two();
@@ -409,8 +447,15 @@ pub(crate) fn gated_delta(rows: usize, heads: usize, key_dim: usize, value_dim: 
             got: key_dim.to_string(),
         });
     }
-    let columns = THREADS / lanes;
-    Ok(launch(format!("gated_delta_k{}", lanes * 32), [value_dim.div_ceil(columns), heads, rows.min(16)], THREADS))
+    let (columns, width) = (THREADS / lanes, lanes * 32);
+    // Some columns of one head a block; segments are shared among the blocks of the third dimension.
+    let grid = [value_dim.div_ceil(columns), heads, rows.min(16)];
+    if rows < PROMPT_ROWS {
+        return Ok((vec![launch(format!("gated_delta_k{width}"), grid, THREADS)], 0));
+    }
+    let make = launch(format!("delta_make_k{width}"), [rows, 1, 1], 256);
+    let row = 2 * key_heads * width + (2 * heads).next_multiple_of(4);
+    Ok((vec![make, launch(format!("delta_rows_k{width}"), grid, THREADS)], rows * row * size_of::<f32>()))
 }
 
 /// Floats of one row of the delta rule's pending area: keys, values, log decay and beta of every value head (key heads

@@ -453,6 +453,8 @@ pub(crate) struct DeltaParams {
     /// Of this layer in pending area 0: rows of raw keys (key heads, key_dim), values (heads, value_dim), log decays, betas.
     pub pending: Address,
     pub out: Address,
+    /// Where `delta_make` puts what `delta_rows` reads.
+    pub made: Address,
     pub slot_stride: u64,
     pub pending_stride: u64,
     /// Floats of a pending row.
@@ -498,7 +500,7 @@ const _: () = {
     assert!(size_of::<AttentionParams>() == 216);
     assert!(size_of::<ConvParams>() == 176);
     assert!(size_of::<DeltaGatesParams>() == 88);
-    assert!(size_of::<DeltaParams>() == 288);
+    assert!(size_of::<DeltaParams>() == 296);
     assert!(size_of::<HeadsParams>() == 272);
     assert!(size_of::<SampleParams>() == 136);
 };

@@ -121,7 +121,8 @@ pub(crate) fn scratch(op: &Op, program: &Program, memory: &Memory, device: &Arc<
         Op::Linear { x, weight, activations, epilogue, .. } => {
             linear::scratch(program.max_rows(x.tensor), weight, *activations, *epilogue, device)
         }
-        Op::Attention { q, k, .. } => attention::scratch(program.bucket, *q, *k, memory),
+        Op::Attention { q, k, .. } => attention::scratch(program.bucket, *q, *k, memory, device.arch),
+        Op::GatedDelta { k, v, .. } => recurrent::delta_scratch(program.bucket.rows, *k, *v),
         Op::Sample { logits } => Ok(simple::sample_scratch(program.bucket.logits, *logits)),
         _ => Ok(0),
     }

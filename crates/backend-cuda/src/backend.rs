@@ -65,7 +65,7 @@ impl CudaBackend {
             kv_formats: vec![KvFormat::F32, KvFormat::F16, KvFormat::Q8, KvFormat::Q4],
             prefill_rows: 512,
             asynchronous: true,
-            images: false,
+            images: device.arch.runs_images(),
         };
         Ok(CudaBackend {
             caps,

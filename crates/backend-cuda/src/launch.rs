@@ -464,6 +464,51 @@ pub(crate) fn pending_row(heads: usize, key_dim: usize, value_dim: usize) -> usi
     heads * (key_dim + value_dim + 2)
 }
 
+// ---- image models --------------------------------------------------------------------------------------------------
+
+/// `modulate`, `gated_add` or `rotate_pairs`: a block a row.
+pub(crate) fn each_row(kernel: &str, rows: usize) -> Launch {
+    launch(kernel, [rows, 1, 1], THREADS)
+}
+
+/// Rows of a chunk of a group norm's statistics.
+pub(crate) const NORM_CHUNK: usize = 64;
+
+/// `group_sums`, then `group_norm`.
+pub(crate) fn group_norm(rows: usize, groups: usize) -> [Launch; 2] {
+    [launch("group_sums", [rows.div_ceil(NORM_CHUNK), 1, 1], THREADS), launch("group_norm", [groups, 1, 1], THREADS)]
+}
+
+/// `full_attention`: some queries of one head a block, and a slice of the values where heads are wide.
+///
+/// # Errors
+/// A head dimension above 512.
+pub(crate) fn full_attention(rows: usize, heads: usize, dim: usize) -> Result<Launch, OpError> {
+    const WARPS: usize = 4;
+    const KEYS: usize = 64;
+    const KEY_DIMS: usize = 32;
+    if dim > 512 {
+        return Err(OpError::Shape {
+            op: "full_attention",
+            what: "dimension of a head on cuda".to_owned(),
+            wanted: "up to 512".to_owned(),
+            got: dim.to_string(),
+        });
+    }
+    let padded = dim.next_power_of_two().max(64);
+    let queries = WARPS * if padded > 128 { 8 } else { 16 };
+    let shared = ((padded + KEYS) * (queries + 4) + 2 * KEY_DIMS * KEYS) * size_of::<f32>();
+    let grid = [heads, rows.div_ceil(queries), dim.div_ceil(256)];
+    Ok(Launch { shared: shared as u32, ..launch(format!("full_attention_d{padded}"), grid, 32 * WARPS) })
+}
+
+/// `conv2d` over so many pixels.
+pub(crate) fn conv2d(pixels: usize, outputs: usize, codes: Codes) -> Launch {
+    const PIXELS: usize = 128;
+    const OUTPUTS: usize = 64;
+    launch(format!("conv2d_{}", codes.name()), [pixels.div_ceil(PIXELS), outputs.div_ceil(OUTPUTS), 1], THREADS)
+}
+
 // ---- the choice of a token -----------------------------------------------------------------------------------------
 
 /// `sample` for up to `logits` rows; `SampleParams::scratch` holds `logits * vocab` words.

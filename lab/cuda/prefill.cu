@@ -31,21 +31,17 @@
 extern "C" __global__ void __launch_bounds__(256, 1) grouped_1(const __grid_constant__ LinearParams p) {
     grouped::run<1, false>(p);
 }
-extern "C" __global__ void __launch_bounds__(256, 1) wide_1(const __grid_constant__ LinearParams p) { wide::run<1, false>(p); }
-extern "C" __global__ void __launch_bounds__(256, 1) wide_1_put(const __grid_constant__ LinearParams p) {
+extern "C" __global__ void __launch_bounds__(256, 2) wide_1(const __grid_constant__ LinearParams p) {
     wide::run<1, false, wide::Put>(p);
 }
-extern "C" __global__ void __launch_bounds__(256, 1) batch_1_2(const __grid_constant__ LinearParams p) {
-    batch::run<1, false, 2>(p);
-}
-extern "C" __global__ void __launch_bounds__(256, 2) batch_1_1(const __grid_constant__ LinearParams p) {
-    batch::run<1, false, 1>(p);
-}
-#ifndef ONE_BIT_ONLY
+extern "C" __global__ void __launch_bounds__(256, 2) batch_1(const __grid_constant__ LinearParams p) { batch::run<1, false>(p); }
+#ifdef TWO_BITS
 extern "C" __global__ void __launch_bounds__(256, 1) grouped_2(const __grid_constant__ LinearParams p) {
     grouped::run<2, false>(p);
 }
-extern "C" __global__ void __launch_bounds__(256, 1) wide_2(const __grid_constant__ LinearParams p) { wide::run<2, false>(p); }
+extern "C" __global__ void __launch_bounds__(256, 2) wide_2(const __grid_constant__ LinearParams p) {
+    wide::run<2, false, wide::Put>(p);
+}
 #endif
 
 namespace {
@@ -381,23 +377,23 @@ int main(int count, char** words) {
     const std::string what = count > 1 ? words[1] : "products";
     CHECK(cudaStreamCreate(&stream));
     row_count = allocate<u32>(1);
-    constexpr u32 BATCH = batch::SHARED, WIDE = wide::STAGES<1> * sizeof(wide::Stage<1, false>),
-                  WIDE2 = wide::STAGES<2> * sizeof(wide::Stage<2, false>), PUT = WIDE + 65536;
-    const Variant old{"grouped", grouped_1, 32, 8, 0, false}, wide_{"wide", wide_1, 64, 8, WIDE, true},
-        put{"put", wide_1_put, 64, 8, PUT, true}, two{"batch2", batch_1_2, 32, 2, BATCH, true},
-        one{"batch1", batch_1_1, 32, 1, BATCH, true};
-    for (const Variant& v : {wide_, put, two, one}) {
+    constexpr u32 PUT = wide::COLUMNS * 1024, WIDE = wide::STAGES<1> * sizeof(wide::Stage<1, false>) + PUT,
+                  BATCH = batch::WARPS * batch::STAGES * sizeof(batch::Stage<1, false>);
+    const Variant old{"grouped", grouped_1, 32, 8, 0, false}, wide_{"wide", wide_1, wide::COLUMNS, 8, WIDE, true},
+        batch_{"batch", batch_1, 32, 1, BATCH, true};
+    for (const Variant& v : {wide_, batch_}) {
         CHECK(cudaFuncSetAttribute(reinterpret_cast<const void*>(v.kernel), cudaFuncAttributeMaxDynamicSharedMemorySize, v.shared));
     }
     if (what == "products") {
-        products(SHAPES, 1, {2048, 512, 100}, old, {wide_, put}, false);
-#ifndef ONE_BIT_ONLY
+        products(SHAPES, 1, {2048, 512, 100}, old, {wide_}, false);
+#ifdef TWO_BITS
+        constexpr u32 WIDE2 = wide::STAGES<2> * sizeof(wide::Stage<2, false>) + PUT;
         CHECK(cudaFuncSetAttribute(reinterpret_cast<const void*>(wide_2), cudaFuncAttributeMaxDynamicSharedMemorySize, WIDE2));
         products({SHAPES[0], SHAPES[3]}, 2, {2048}, {"grouped2", grouped_2, 32, 8, 0, false},
-                 {{"wide2", wide_2, 64, 8, WIDE2, true}}, false);
+                 {{"wide2", wide_2, wide::COLUMNS, 8, WIDE2, true}}, false);
 #endif
     }
-    if (what == "batch") products(SHAPES, 1, {32, 9, 64}, old, {two, one, wide_}, true);
+    if (what == "batch") products(SHAPES, 1, {32, 9, 64}, old, {batch_, wide_}, true);
     if (what == "rest") {
         attention_of<128>("8b", 32, 8, 2048, 0, attention_rows_f16_d128_h4, attention_tile_f16_d128, 4);
         attention_of<128>("8b", 32, 8, 512, 1536, attention_rows_f16_d128_h4, attention_tile_f16_d128, 4);

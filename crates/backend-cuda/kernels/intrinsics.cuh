@@ -128,5 +128,10 @@ __device__ __forceinline__ void wait_for_copies() {
 #endif
 }
 
+// Where two thread blocks with 80 KB of shared memory each, or one with 96, have room.
+#if __CUDA_ARCH__ >= 800
+#define LARGE_SHARED
+#endif
+
 // The shared memory that a launch asks for.
 #define DYNAMIC_SHARED(NAME) extern __shared__ __align__(128) u8 NAME[]

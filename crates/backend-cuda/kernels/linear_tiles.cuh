@@ -128,41 +128,6 @@ struct Scaling {
     }
 };
 
-// Codes and scales of a pair of tiles straight from memory, record by record.
-template <u32 BITS>
-struct Source {
-    const u8* codes[2];
-    const u16* scales[2];
-
-    Source() = default;
-
-    __device__ Source(const Tile (&tiles)[2], u32 record) {
-        const u32 g = threadIdx.x % WARP / 4;
-#pragma unroll
-        for (u32 m = 0; m < 2; ++m) {
-            const Part& part = *tiles[m].part;
-            const u32 row = tiles[m].first + g;
-            const u64 unit = u64(tiles[m].block) * part.units + record * BITS;
-            codes[m] = part.codes + (unit * BLOCK_ROWS + row) * 16 + Codes<BITS>::place(16 * BLOCK_ROWS);
-            const u64 group = u64(tiles[m].block) * part.groups + record;
-            scales[m] = reinterpret_cast<const u16*>(part.scales) + group * BLOCK_ROWS + row;
-        }
-    }
-
-    __device__ void load(Codes<BITS>& to) {
-#pragma unroll
-        for (u32 i = 0; i < 4; ++i) {
-            to.take(i, codes[i / 2] + 128 * (i % 2));
-            to.scales[i] = __ldg(scales[i / 2] + 8 * (i % 2));
-        }
-#pragma unroll
-        for (u32 m = 0; m < 2; ++m) {
-            codes[m] += 16 * BLOCK_ROWS * BITS;
-            scales[m] += BLOCK_ROWS;
-        }
-    }
-};
-
 // Codes and scales of a pair of tiles in shared memory, one record.
 template <u32 BITS>
 struct alignas(16) Weights {
@@ -186,13 +151,15 @@ struct WeightCopies {
     const u8* codes;
     const u8* scales;
 
-    __device__ explicit WeightCopies(const Tile (&tiles)[2]) {
+    __device__ WeightCopies(const Tile (&tiles)[2], u32 record) {
         const u32 lane = threadIdx.x % WARP;
         const Tile& tile = tiles[lane / 16];
-        codes = tile.part->codes + (u64(tile.block) * tile.part->units * BLOCK_ROWS + tile.first + lane % 16) * 16;
+        const u64 unit = u64(tile.block) * tile.part->units + record * BITS;
+        codes = tile.part->codes + (unit * BLOCK_ROWS + tile.first + lane % 16) * 16;
         // Four lanes have eight scales each.
         const Tile& other = tiles[lane / 2 % 2];
-        scales = other.part->scales + (u64(other.block) * other.part->groups * BLOCK_ROWS + other.first + lane % 2 * 8) * 2;
+        const u64 group = u64(other.block) * other.part->groups + record;
+        scales = other.part->scales + (group * BLOCK_ROWS + other.first + lane % 2 * 8) * 2;
     }
 
     __device__ void bring(Weights<BITS>& to) {
@@ -205,65 +172,109 @@ struct WeightCopies {
     }
 };
 
-// The sums of a pair of weight tiles and TILES activation tiles, as the matrix units spread them: [activation tile][weight
+// The sums of PAIRS pairs of weight tiles and TILES activation tiles, as the matrix units spread them: [activation tile][weight
 // tile][place].
-template <u32 BITS, bool NINE, u32 TILES>
+template <u32 BITS, bool NINE, u32 TILES, u32 PAIRS = 1>
 struct Product {
-    float sum[TILES][2][4];
+    float sum[TILES][2 * PAIRS][4];
 
     __device__ void clear() {
 #pragma unroll
-        for (u32 i = 0; i < 8 * TILES; ++i) sum[i / 8][i / 4 % 2][i % 4] = 0.0f;
+        for (u32 i = 0; i < 8 * TILES * PAIRS; ++i) sum[i / (8 * PAIRS)][i / 4 % (2 * PAIRS)][i % 4] = 0.0f;
     }
 
-    // Two bytes-of-four times the columns of one activation tile; `d` begins at `start`.
-    template <u32 FIRST, u32 LAST>
-    static __device__ void multiply(i32 (&d)[4], const u32 (&a)[4][4], const u32 (&b)[8], const i32 (&start)[4]) {
-        multiply_pieces(d, a[FIRST], b[2 * FIRST], b[2 * FIRST + 1], start);
+    // The pair of tiles `i` from number `first` of activation tiles on.
+    template <u32 COUNT>
+    __device__ void part(u32 pair, u32 first, float (&out)[COUNT][2][4]) const {
 #pragma unroll
-        for (u32 k = FIRST + 1; k < LAST; ++k) multiply_pieces(d, a[k], b[2 * k], b[2 * k + 1], d);
+        for (u32 i = 0; i < 8 * COUNT; ++i) out[i / 8][i / 4 % 2][i % 4] = sum[first + i / 8][2 * pair + i / 4 % 2][i % 4];
     }
 
-    // One record.
-    __device__ void add(const Record<8 * TILES, NINE>& record, const Codes<BITS>& codes, const Scaling& scaling) {
+    // One record, of activation rows from `column` on.
+    template <u32 N>
+    __device__ void add(
+        const Record<N, NINE>& record, u32 column, const Codes<BITS> (&codes)[PAIRS], const Scaling (&scaling)[PAIRS]
+    ) {
         const u32 g = threadIdx.x % WARP / 4, t = threadIdx.x % 4;
-        u32 a[2][4][4];
-        float scale[4], less[4];
+        u32 a[2 * PAIRS][4][4];
+        float scale[4 * PAIRS], less[4 * PAIRS];
 #pragma unroll
-        for (u32 i = 0; i < 4; ++i) {
+        for (u32 i = 0; i < 4 * PAIRS; ++i) {
 #pragma unroll
-            for (u32 k = 0; k < 8; ++k) a[i / 2][k / 2][i % 2 + 2 * (k % 2)] = codes.doubled(i, k);
-            scale[i] = scaling(i / 2, codes.scales[i]);
+            for (u32 k = 0; k < 8; ++k) a[i / 2][k / 2][i % 2 + 2 * (k % 2)] = codes[i / 4].doubled(i % 4, k);
+            scale[i] = scaling[i / 4](i / 2 % 2, codes[i / 4].scales[i % 4]);
             less[i] = -MAGIC * scale[i];
         }
+        // So many tiles side by side that the matrix units need not wait for a sum that is under way.
+        constexpr u32 TOGETHER = 2;
 #pragma unroll
-        for (u32 n = 0; n < TILES; ++n) {
-            const u32 row = 8 * n + g;
-            const uint4 first = record.codes[row][record.place(row, 2 * t)];
-            const uint4 second = record.codes[row][record.place(row, 2 * t + 1)];
-            const u32 b[8] = {first.x, first.y, first.z, first.w, second.x, second.y, second.z, second.w};
-            const int4 begin = *reinterpret_cast<const int4*>(record.start[4 * n + t]);
-            const float2 step = *reinterpret_cast<const float2*>(record.step + 8 * n + 2 * t);
-            const i32 start[4] = {begin.x, begin.y, begin.z, begin.w}, zero[4] = {0, 0, 0, 0};
-            const u32 low = record.low[NINE ? row : 0][t];
+        for (u32 n = 0; n < TILES; n += TOGETHER) {
+            u32 b[TOGETHER][8];
+            i32 d[TOGETHER][2 * PAIRS][4], start[TOGETHER][4];
 #pragma unroll
-            for (u32 m = 0; m < 2; ++m) {
-                i32 d[4];
-                multiply<0, 4>(d, a[m], b, NINE ? zero : start);
-                if (NINE) {
-                    // Values are 2 q + low.
-                    u32 bits[8];
+            for (u32 j = 0; j < TOGETHER; ++j) {
+                const u32 row = column + 8 * (n + j) + g, pair = column + 8 * (n + j) + 2 * t;
+                const uint4 first = record.codes[row][record.place(row, 2 * t)];
+                const uint4 second = record.codes[row][record.place(row, 2 * t + 1)];
+                const u32 all[8] = {first.x, first.y, first.z, first.w, second.x, second.y, second.z, second.w};
 #pragma unroll
-                    for (u32 k = 0; k < 8; ++k) bits[k] = low >> k & 0x01010101u;
+                for (u32 k = 0; k < 8; ++k) b[j][k] = all[k];
+                const int4 begin = *reinterpret_cast<const int4*>(record.start[pair / 2]);
+                start[j][0] = begin.x;
+                start[j][1] = begin.y;
+                start[j][2] = begin.z;
+                start[j][3] = begin.w;
+            }
+            const i32 zero[4] = {0, 0, 0, 0};
 #pragma unroll
-                    for (u32 e = 0; e < 4; ++e) d[e] = 2 * d[e] + start[e];
-                    multiply<0, 4>(d, a[m], bits, d);
+            for (u32 k = 0; k < 4; ++k) {
+#pragma unroll
+                for (u32 j = 0; j < TOGETHER; ++j) {
+#pragma unroll
+                    for (u32 m = 0; m < 2 * PAIRS; ++m) {
+                        if (k == 0 && NINE) {
+                            multiply_pieces(d[j][m], a[m][k], b[j][0], b[j][1], zero);
+                        } else if (k == 0) {
+                            multiply_pieces(d[j][m], a[m][k], b[j][0], b[j][1], start[j]);
+                        } else {
+                            multiply_pieces(d[j][m], a[m][k], b[j][2 * k], b[j][2 * k + 1]);
+                        }
+                    }
                 }
+            }
+            if (NINE) add_lowest(record, column + 8 * n, a, start, d);
 #pragma unroll
-                for (u32 e = 0; e < 4; ++e) {
-                    const u32 i = 2 * m + e / 2;
-                    const float term = fmaf(__int_as_float(d[e]), scale[i], less[i]);
-                    sum[n][m][e] = fmaf(e % 2 == 0 ? step.x : step.y, term, sum[n][m][e]);
+            for (u32 j = 0; j < TOGETHER; ++j) {
+                const float2 step = *reinterpret_cast<const float2*>(record.step + column + 8 * (n + j) + 2 * t);
+#pragma unroll
+                for (u32 m = 0; m < 2 * PAIRS; ++m) {
+#pragma unroll
+                    for (u32 e = 0; e < 4; ++e) {
+                        const u32 i = 2 * m + e / 2;
+                        const float term = fmaf(__int_as_float(d[j][m][e]), scale[i], less[i]);
+                        sum[n + j][m][e] = fmaf(e % 2 == 0 ? step.x : step.y, term, sum[n + j][m][e]);
+                    }
+                }
+            }
+        }
+    }
+
+    // Nine-bit values are twice the code and the lowest bit.
+    template <u32 N, u32 TOGETHER>
+    static __device__ void add_lowest(
+        const Record<N, NINE>& record, u32 column, const u32 (&a)[2 * PAIRS][4][4], const i32 (&start)[TOGETHER][4],
+        i32 (&d)[TOGETHER][2 * PAIRS][4]
+    ) {
+#pragma unroll
+        for (u32 j = 0; j < TOGETHER; ++j) {
+            const u32 low = record.low[NINE ? column + 8 * j + threadIdx.x % WARP / 4 : 0][threadIdx.x % 4];
+#pragma unroll
+            for (u32 m = 0; m < 2 * PAIRS; ++m) {
+#pragma unroll
+                for (u32 e = 0; e < 4; ++e) d[j][m][e] = 2 * d[j][m][e] + start[j][e];
+#pragma unroll
+                for (u32 k = 0; k < 4; ++k) {
+                    multiply_pieces(d[j][m], a[m][k], low >> 2 * k & 0x01010101u, low >> (2 * k + 1) & 0x01010101u);
                 }
             }
         }

@@ -10,9 +10,9 @@ using tiles::Codes;
 using tiles::Tile;
 
 constexpr u32 THREADS = 256;
-constexpr u32 COLUMNS = 64;
+constexpr u32 COLUMNS = 32;
 constexpr u32 TILES = COLUMNS / 8;
-// Records in shared memory, as many as 64 KB hold: one that is read, others on their way.
+// Records in shared memory, as many as 48 KB hold: one that is read, others on their way.
 template <u32 BITS>
 constexpr u32 STAGES = BITS == 4 ? 2 : BITS == 2 ? 3 : 4;
 
@@ -22,34 +22,25 @@ struct Stage {
     tiles::Weights<BITS> weights[THREADS / WARP];
 };
 
-// The thread's share of the codes of every record: two units, of rows ROWS apart. Rows behind the last are copies of it.
+// The thread's share of the codes of every record: a unit. Rows behind the last are copies of it.
 struct Copies {
-    static constexpr u32 ROWS = THREADS / 8;
-    static_assert(COLUMNS == 2 * ROWS && ROWS % 8 == 0, "two units a thread, in equal places of their rows");
+    static_assert(COLUMNS * 8 == THREADS, "a unit a thread");
 
-    const i8* from[2];
+    const i8* from;
     u32 row;
     u32 place;
 
-    __device__ Copies(const Prepared& x, u32 count) : row(threadIdx.x / 8), place(tiles::Record<COLUMNS, false>::place(row, threadIdx.x % 8)) {
-#pragma unroll
-        for (u32 i = 0; i < 2; ++i) {
-            from[i] = x.codes + u64(min(row + i * ROWS, count - 1)) * x.padded + 16 * (threadIdx.x % 8);
-        }
+    __device__ Copies(const Prepared& x, u32 count)
+        : row(threadIdx.x / 8), place(tiles::Record<COLUMNS, false>::place(row, threadIdx.x % 8)) {
+        from = x.codes + u64(min(row, count - 1)) * x.padded + 16 * (threadIdx.x % 8);
     }
 
     template <bool NINE>
     __device__ void bring(tiles::Record<COLUMNS, NINE>& to) {
-#pragma unroll
-        for (u32 i = 0; i < 2; ++i) {
-            copy_16(&to.codes[row + i * ROWS][place], from[i]);
-            from[i] += GROUP;
-        }
+        copy_16(&to.codes[row][place], from);
+        from += GROUP;
     }
 };
-
-// What the host asks for.
-constexpr u32 SHARED = 59392;
 
 // Sums of all slices so far, in registers.
 struct Kept {
@@ -65,10 +56,7 @@ struct Kept {
         for (u32 i = 0; i < 8 * TILES; ++i) total[i / 8][i / 4 % 2][i % 4] += sum[i / 8][i / 4 % 2][i % 4];
     }
 
-    __device__ void part(u32 first, float (&out)[TILES / 2][2][4]) const {
-#pragma unroll
-        for (u32 i = 0; i < 4 * TILES; ++i) out[i / 8][i / 4 % 2][i % 4] = total[first + i / 8][i / 4 % 2][i % 4];
-    }
+    __device__ void spread(tiles::Finished<COLUMNS>& to) const { tiles::spread<TILES>(total, to); }
 };
 
 // The same in shared memory behind the stages.
@@ -93,16 +81,18 @@ struct Put {
         }
     }
 
-    __device__ void part(u32 first, float (&out)[TILES / 2][2][4]) const {
+    __device__ void spread(tiles::Finished<COLUMNS>& to) const {
+        float all[TILES][2][4];
 #pragma unroll
-        for (u32 i = 0; i < TILES; ++i) {
-            const float4 t = total[(2 * first + i) * THREADS];
-            float(&o)[4] = out[i / 2][i % 2];
+        for (u32 i = 0; i < 2 * TILES; ++i) {
+            const float4 t = total[i * THREADS];
+            float(&o)[4] = all[i / 2][i % 2];
             o[0] = t.x;
             o[1] = t.y;
             o[2] = t.z;
             o[3] = t.w;
         }
+        tiles::spread<TILES>(all, to);
     }
 };
 
@@ -111,13 +101,13 @@ __device__ __forceinline__ void run(const LinearParams& p) {
     DYNAMIC_SHARED(memory);
     constexpr u32 COUNT = STAGES<BITS>;
     Stage<BITS, NINE>* const stages = reinterpret_cast<Stage<BITS, NINE>*>(memory);
-    static_assert(COUNT * sizeof(stages[0]) <= SHARED, "launch.rs");
+    static_assert(COUNT * sizeof(stages[0]) <= 46080, "launch.rs");
     let_next_start();
     const u32 first = blockIdx.y * COLUMNS, warp = threadIdx.x / WARP;
     Tile tiles[2];
     const bool is_own = tiles::find(p, blockIdx.x * (THREADS / WARP) + warp, tiles);
-    const tiles::Scaling scaling(tiles);
-    tiles::WeightCopies<BITS> weights(tiles);
+    const tiles::Scaling scaling[1] = {tiles::Scaling(tiles)};
+    tiles::WeightCopies<BITS> weights(tiles, 0);
     wait_for_previous();
     if (first >= *p.rows) return;
     const u32 count = min(*p.rows - first, COLUMNS), own = min(threadIdx.x, count - 1);
@@ -155,31 +145,24 @@ __device__ __forceinline__ void run(const LinearParams& p) {
             share.store(stages[next].record, threadIdx.x);
             if (r + 2 < end) share.load();
         }
-        Codes<BITS> codes;
-        stages[now].weights[warp].take(codes);
-        work.add(stages[now].record, codes, scaling);
+        Codes<BITS> codes[1];
+        stages[now].weights[warp].take(codes[0]);
+        work.add(stages[now].record, 0, codes, scaling);
         now = next;
         if (--left > 0 && r + 1 < end) continue;
         left = slice;
         total.add(work.sum);
         work.clear();
     }
-    // Out through shared memory, some columns at a time: a lane then has a weight row.
-    using Sums = tiles::Finished<COLUMNS / 2>;
+    // Out through shared memory: a lane then has a weight row.
+    using Sums = tiles::Finished<COLUMNS>;
     static_assert(COUNT * sizeof(stages[0]) >= THREADS / WARP * sizeof(Sums), "room for finished sums");
     Sums& sums = reinterpret_cast<Sums*>(memory)[warp];
     __syncthreads();
-#pragma unroll
-    for (u32 half = 0; half < 2; ++half) {
-        const u32 column = half * COLUMNS / 2;
-        if (!is_own || column >= count) return;
-        __syncwarp();
-        float part[TILES / 2][2][4];
-        total.part(half * TILES / 2, part);
-        tiles::spread<TILES / 2>(part, sums);
-        __syncwarp();
-        tiles::finish<BITS, NINE>(p, x, first, column, min(count - column, COLUMNS / 2), tiles, sums);
-    }
+    if (!is_own) return;
+    total.spread(sums);
+    __syncwarp();
+    tiles::finish<BITS, NINE>(p, x, first, 0, count, tiles, sums);
 }
 
 }  // namespace wide

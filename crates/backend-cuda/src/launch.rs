@@ -68,17 +68,21 @@ const MOST_ROWS: usize = 8;
 
 /// Activation rows, and blocks of the weight, of one thread block of the kernels for more.
 const GROUPED_TILE: [usize; 2] = [32, 8];
-const BATCH_TILE: [usize; 2] = [32, 2];
-const WIDE_TILE: [usize; 2] = [64, 8];
+const BATCH_TILE: [usize; 2] = [32, 1];
+const WIDE_TILE: [usize; 2] = [32, 8];
 
 /// Most rows that are a batch: the weight is read once.
 const BATCH_ROWS: usize = 32;
 
-/// Shared memory of a thread block with a batch: two records of 32 rows for each of eight warps.
-const BATCH_SHARED: u32 = 8 * 2 * 4992;
+/// Shared memory of a thread block with a batch: two records of rows and codes for each of eight warps.
+const BATCH_SHARED: u32 = 98304;
 
-/// Shared memory of a thread block with many: the stages of any kind of codes.
-const WIDE_SHARED: u32 = 59392;
+/// Of one with many rows: the records of any kind of codes; and its sums, where there is room.
+const fn wide_shared(arch: Arch) -> u32 {
+    const RECORDS: u32 = 46080;
+    const SUMS: u32 = 32768;
+    if matches!(arch, Arch::Sm75) { RECORDS } else { RECORDS + SUMS }
+}
 
 /// Least records of a row that are cut into [`MOST_SLICES`].
 const LONG: usize = 48;
@@ -116,8 +120,11 @@ impl Kind {
         let digits = shape.codes == Codes::Bits1 && activations == Activations::I8G128 && arch >= Arch::Sm80;
         match rows {
             _ if rows > MOST_ROWS && !shape.plain => Kind::Grouped,
-            _ if rows > BATCH_ROWS || (rows > MOST_ROWS && arch < Arch::Sm80) => Kind::Wide,
-            _ if rows > MOST_ROWS => Kind::Batch,
+            // Codes of four bits have no room beside a batch.
+            _ if rows > MOST_ROWS && rows <= BATCH_ROWS && arch >= Arch::Sm80 && shape.codes != Codes::Bits4 => {
+                Kind::Batch
+            }
+            _ if rows > MOST_ROWS => Kind::Wide,
             _ if shape.group != GROUP => Kind::Lanes,
             _ if digits => Kind::Digits,
             _ => Kind::Quads,
@@ -223,7 +230,7 @@ pub(crate) fn linear(
                 // A pair of tiles is half a block of gate and of up.
                 Kind::Wide => {
                     let launch = large("wide", if swiglu { 2 * blocks } else { blocks }, WIDE_TILE);
-                    Launch { shared: WIDE_SHARED, ..launch }
+                    Launch { shared: wide_shared(arch), ..launch }
                 }
                 Kind::Batch => {
                     let launch = large("batch", if swiglu { 2 * blocks } else { blocks }, BATCH_TILE);

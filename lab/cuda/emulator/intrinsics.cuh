@@ -58,6 +58,7 @@ inline void close_copies() {}
 template <u32 LEFT>
 void wait_for_copies() {}
 
+#define LARGE_SHARED
 #define DYNAMIC_SHARED(NAME) alignas(128) static u8 NAME[emulator::SHARED_BYTES]
 
 #define BIT_PIECES

@@ -4,7 +4,7 @@
 #define GATED_DELTA(KEY_DIM)                                                                             \
     extern "C" __global__ void __launch_bounds__(128, 2)                                                 \
         gated_delta_k##KEY_DIM(const __grid_constant__ DeltaParams p) {                                  \
-        delta::gated_delta<KEY_DIM / delta::KEPT>(p);                                                    \
+        delta::gated_delta<KEY_DIM / delta::KEPT, 1>(p);                                                    \
     }
 
 // Key dimensions up to this one.

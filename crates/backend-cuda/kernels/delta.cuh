@@ -27,12 +27,16 @@ __device__ __forceinline__ float column_sum(float x) {
     return x;
 }
 
-template <u32 LANES>
+// COLS columns a lane, COLUMNS<LANES, COLS> of one head in a block.
+template <u32 LANES, u32 COLS>
+constexpr u32 COLUMNS = COLS * THREADS / LANES;
+
+template <u32 LANES, u32 COLS>
 struct Batch {
     // Zeros behind the key dimension.
     float4 keys[BATCH][LANES * KEPT / 4];
     float4 queries[BATCH][LANES * KEPT / 4];
-    float values[BATCH][THREADS / LANES];
+    float values[BATCH][COLUMNS<LANES, COLS>];
     float decay[BATCH];
     float beta[BATCH];
 };
@@ -89,13 +93,14 @@ __device__ __forceinline__ void normalise(const float* x, u32 dim, float eps, fl
 }
 
 // Brings `count` rows from `first` on into shared memory: accepted guesses, or rows of the step.
-template <u32 LANES>
-__device__ __forceinline__ void load(const Head& h, Batch<LANES>& batch, u32 first, u32 count, bool accepted) {
+template <u32 LANES, u32 COLS>
+__device__ __forceinline__ void load(const Head& h, Batch<LANES, COLS>& batch, u32 first, u32 count, bool accepted) {
     const DeltaParams& p = h.p;
-    const u32 warp = threadIdx.x / WARP, column = blockIdx.x * (THREADS / LANES);
+    constexpr u32 WIDTH = COLUMNS<LANES, COLS>;
+    const u32 warp = threadIdx.x / WARP, column = blockIdx.x * WIDTH;
     __syncthreads();
-    for (u32 j = threadIdx.x; j < count * (THREADS / LANES); j += THREADS) {
-        const u32 i = j / (THREADS / LANES), c = column + j % (THREADS / LANES);
+    for (u32 j = threadIdx.x; j < count * WIDTH; j += THREADS) {
+        const u32 i = j / WIDTH, c = column + j % WIDTH;
         if (c >= p.v.dim) continue;
         const float* guess = h.pending(h.segment.pending_read, first + i) + h.value_start();
         const u32 at_value = h.head * p.v.dim + c;
@@ -124,14 +129,15 @@ __device__ __forceinline__ void load(const Head& h, Batch<LANES>& batch, u32 fir
 }
 
 // Rows of the step, as they came, into the pending area.
-template <u32 LANES>
+template <u32 LANES, u32 COLS>
 __device__ __forceinline__ void keep_guesses(const Head& h) {
     const DeltaParams& p = h.p;
-    const u32 column = blockIdx.x * (THREADS / LANES);
+    constexpr u32 WIDTH = COLUMNS<LANES, COLS>;
+    const u32 column = blockIdx.x * WIDTH;
     for (u32 i = 0; i < h.segment.rows; ++i) {
         const u32 row = h.segment.first_row + i;
         float* to = h.pending(h.segment.pending_write, i);
-        for (u32 c = column + threadIdx.x; c < min(column + THREADS / LANES, p.v.dim); c += THREADS) {
+        for (u32 c = column + threadIdx.x; c < min(column + WIDTH, p.v.dim); c += THREADS) {
             const u32 at_value = h.head * p.v.dim + c;
             to[h.value_start() + at_value] = *at(p.v, row, at_value);
         }
@@ -150,92 +156,113 @@ __device__ __forceinline__ float component(const float4& v, u32 i) {
     return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
 }
 
-// Inner product of the lane's values with a row of shared memory: four running sums, joined in pairs.
-template <u32 LANES>
-__device__ __forceinline__ float product(const float (&s)[KEPT], const float4* vector, u32 part) {
-    float sums[4] = {};
+// What a lane has of the state.
+template <u32 COLS>
+using State = float[COLS][KEPT];
+
+// Inner products of the lane's columns with a vector that its lanes share: four running sums each, joined in pairs.
+template <u32 LANES, u32 COLS>
+__device__ __forceinline__ void products(const State<COLS>& s, const float4 (&vector)[KEPT / 4], float (&out)[COLS]) {
 #pragma unroll
-    for (u32 r = 0; r < KEPT; r += 4) {
-        const float4 v = vector[key_index<LANES>(r, part) / 4];
+    for (u32 j = 0; j < COLS; ++j) {
+        float sums[4] = {};
 #pragma unroll
-        for (u32 i = 0; i < 4; ++i) sums[i] = fmaf(s[r + i], component(v, i), sums[i]);
+        for (u32 r = 0; r < KEPT; r += 4) {
+#pragma unroll
+            for (u32 i = 0; i < 4; ++i) sums[i] = fmaf(s[j][r + i], component(vector[r / 4], i), sums[i]);
+        }
+        out[j] = column_sum<LANES>((sums[0] + sums[1]) + (sums[2] + sums[3]));
     }
-    return column_sum<LANES>((sums[0] + sums[1]) + (sums[2] + sums[3]));
 }
 
-// One token: S *= decay; d = beta (v - S^T k); S += k d^T.
+// The lane's part of a vector of shared memory.
 template <u32 LANES>
-__device__ __forceinline__ void update(float (&s)[KEPT], const Batch<LANES>& batch, u32 i, u32 part, u32 column) {
+__device__ __forceinline__ void take(const float4* from, u32 part, float4 (&to)[KEPT / 4]) {
 #pragma unroll
-    for (u32 r = 0; r < KEPT; ++r) s[r] *= batch.decay[i];
-    const float read = product<LANES>(s, batch.keys[i], part);
-    const float delta = batch.beta[i] * (batch.values[i][column] - read);
+    for (u32 r = 0; r < KEPT; r += 4) to[r / 4] = from[key_index<LANES>(r, part) / 4];
+}
+
+// One token: S *= decay; d = beta (v - S^T k); S += k d^T. The lane's columns lie THREADS / LANES apart from `column` on.
+template <u32 LANES, u32 COLS>
+__device__ __forceinline__ void update(State<COLS>& s, const Batch<LANES, COLS>& batch, u32 i, u32 part, u32 column) {
+    float4 key[KEPT / 4];
+    take<LANES>(batch.keys[i], part, key);
 #pragma unroll
-    for (u32 r = 0; r < KEPT; r += 4) {
-        const float4 key = batch.keys[i][key_index<LANES>(r, part) / 4];
+    for (u32 r = 0; r < COLS * KEPT; ++r) s[r / KEPT][r % KEPT] *= batch.decay[i];
+    float read[COLS];
+    products<LANES, COLS>(s, key, read);
 #pragma unroll
-        for (u32 j = 0; j < 4; ++j) s[r + j] = fmaf(component(key, j), delta, s[r + j]);
+    for (u32 j = 0; j < COLS; ++j) {
+        const float delta = batch.beta[i] * (batch.values[i][column + j * (THREADS / LANES)] - read[j]);
+#pragma unroll
+        for (u32 r = 0; r < KEPT; ++r) s[j][r] = fmaf(component(key[r / 4], r % 4), delta, s[j][r]);
     }
 }
 
 // Row `i` of a batch that begins at row `first` of the segment: the state after it, and its result.
-template <u32 LANES>
+template <u32 LANES, u32 COLS>
 __device__ __forceinline__ void step(
-    const Head& h, const Batch<LANES>& batch, u32 first, u32 i, float (&s)[KEPT], u32 part, u32 column
+    const Head& h, const Batch<LANES, COLS>& batch, u32 first, u32 i, State<COLS>& s, u32 part, u32 column
 ) {
-    update<LANES>(s, batch, i, part, column);
-    const float y = product<LANES>(s, batch.queries[i], part);
-    const u32 c = blockIdx.x * (THREADS / LANES) + column;
-    if (part == 0 && c < h.p.v.dim) {
-        h.p.out[u64(h.segment.first_row + first + i) * h.p.out_stride + h.head * h.p.v.dim + c] = y;
+    update<LANES, COLS>(s, batch, i, part, column);
+    float4 query[KEPT / 4];
+    take<LANES>(batch.queries[i], part, query);
+    float y[COLS];
+    products<LANES, COLS>(s, query, y);
+#pragma unroll
+    for (u32 j = 0; j < COLS; ++j) {
+        const u32 c = blockIdx.x * COLUMNS<LANES, COLS> + column + j * (THREADS / LANES);
+        if (part == 0 && c < h.p.v.dim) {
+            h.p.out[u64(h.segment.first_row + first + i) * h.p.out_stride + h.head * h.p.v.dim + c] = y[j];
+        }
     }
 }
 
 // The rows of a segment, batch by batch.
-template <u32 LANES>
+template <u32 LANES, u32 COLS>
 struct EachBatch {
-    __device__ void operator()(const Head& h, Batch<LANES>& batch, float (&s)[KEPT], u32 part, u32 column) const {
+    __device__ void operator()(const Head& h, Batch<LANES, COLS>& batch, State<COLS>& s, u32 part, u32 column) const {
         for (u32 first = 0; first < h.segment.rows; first += BATCH) {
             const u32 count = min(h.segment.rows - first, BATCH);
-            load<LANES>(h, batch, first, count, false);
-            for (u32 i = 0; i < count; ++i) step<LANES>(h, batch, first, i, s, part, column);
+            load<LANES, COLS>(h, batch, first, count, false);
+            for (u32 i = 0; i < count; ++i) step<LANES, COLS>(h, batch, first, i, s, part, column);
         }
     }
 };
 
 // `rows` brings the rows of a segment and steps through them.
-template <u32 LANES, typename Rows = EachBatch<LANES>>
+template <u32 LANES, u32 COLS, typename Rows = EachBatch<LANES, COLS>>
 __device__ __forceinline__ void gated_delta(const DeltaParams& p) {
-    __shared__ Batch<LANES> batch;
+    __shared__ Batch<LANES, COLS> batch;
     const Rows rows;
     let_next_start();
     wait_for_previous();
     const u32 part = threadIdx.x % LANES, column = threadIdx.x / LANES;
-    const u32 c = blockIdx.x * (THREADS / LANES) + column;
     for (u32 z = blockIdx.z; z < p.step.header->segments; z += gridDim.z) {
         const Head h(p, p.step.segments[z], blockIdx.y);
-        float* state = h.state() + c;
-        float s[KEPT];
+        const auto each = [&](auto&& f) {
 #pragma unroll
-        for (u32 r = 0; r < KEPT; ++r) {
-            const u32 key = key_index<LANES>(r, part);
-            s[r] = key < p.k.dim && c < p.v.dim ? state[u64(key) * p.v.dim] : 0.0f;
-        }
-        auto store = [&]() {
-#pragma unroll
-            for (u32 r = 0; r < KEPT; ++r) {
-                const u32 key = key_index<LANES>(r, part);
-                if (key < p.k.dim && c < p.v.dim) state[u64(key) * p.v.dim] = s[r];
+            for (u32 i = 0; i < COLS * KEPT; ++i) {
+                const u32 j = i / KEPT, r = i % KEPT, key = key_index<LANES>(r, part);
+                const u32 c = blockIdx.x * COLUMNS<LANES, COLS> + column + j * (THREADS / LANES);
+                f(j, r, key < p.k.dim && c < p.v.dim, h.state() + u64(key) * p.v.dim + c);
             }
+        };
+        State<COLS> s;
+        each([&](u32 j, u32 r, bool is_there, const float* at) { s[j][r] = is_there ? *at : 0.0f; });
+        const auto store = [&]() {
+            each([&](u32 j, u32 r, bool is_there, float* at) {
+                if (is_there) *at = s[j][r];
+            });
         };
         for (u32 first = 0; first < h.segment.accepted; first += BATCH) {
             const u32 count = min(h.segment.accepted - first, BATCH);
-            load<LANES>(h, batch, first, count, true);
-            for (u32 i = 0; i < count; ++i) update<LANES>(s, batch, i, part, column);
+            load<LANES, COLS>(h, batch, first, count, true);
+            for (u32 i = 0; i < count; ++i) update<LANES, COLS>(s, batch, i, part, column);
         }
         if (h.segment.speculative) {
             if (h.segment.accepted > 0) store();
-            keep_guesses<LANES>(h);
+            keep_guesses<LANES, COLS>(h);
         }
         rows(h, batch, s, part, column);
         if (!h.segment.speculative) store();

@@ -45,11 +45,15 @@ __device__ __forceinline__ void make(const DeltaParams& p) {
     }
 }
 
+// Columns of a lane: two read a key or a query of shared memory once.
+constexpr u32 COLS = 2;
+
 template <u32 LANES>
 struct MadeBatches {
-    static constexpr u32 COLUMNS = THREADS / LANES;
+    using Rows = Batch<LANES, COLS>;
+    static constexpr u32 WIDTH = COLUMNS<LANES, COLS>;
     static constexpr u32 UNITS = LANES * KEPT / 4;
-    static constexpr u32 VALUES = (BATCH * COLUMNS + THREADS - 1) / THREADS;
+    static constexpr u32 VALUES = (BATCH * WIDTH + THREADS - 1) / THREADS;
 
     // Values and gates of a batch, on their way.
     struct Share {
@@ -58,7 +62,7 @@ struct MadeBatches {
     };
 
     // Rows behind the last are copies of it.
-    static __device__ void bring(const Head& h, Batch<LANES>& to, Share& share, u32 first) {
+    static __device__ void bring(const Head& h, Rows& to, Share& share, u32 first) {
         const DeltaParams& p = h.p;
         const Made made{p, LANES * KEPT};
         const auto row = [&](u32 i) { return h.segment.first_row + min(first + i, h.segment.rows - 1); };
@@ -72,9 +76,9 @@ struct MadeBatches {
         close_copies();
 #pragma unroll
         for (u32 n = 0; n < VALUES; ++n) {
-            const u32 j = threadIdx.x + n * THREADS, c = blockIdx.x * COLUMNS + j % COLUMNS;
+            const u32 j = threadIdx.x + n * THREADS, c = blockIdx.x * WIDTH + j % WIDTH;
             share.values[n] = 0.0f;
-            if (j < BATCH * COLUMNS && c < p.v.dim) share.values[n] = *at(p.v, row(j / COLUMNS), h.head * p.v.dim + c);
+            if (j < BATCH * WIDTH && c < p.v.dim) share.values[n] = *at(p.v, row(j / WIDTH), h.head * p.v.dim + c);
         }
         if (threadIdx.x < BATCH) {
             const float* gates = made.row(row(threadIdx.x)) + made.gates();
@@ -83,11 +87,11 @@ struct MadeBatches {
         }
     }
 
-    static __device__ void store(Batch<LANES>& to, const Share& share) {
+    static __device__ void store(Rows& to, const Share& share) {
 #pragma unroll
         for (u32 n = 0; n < VALUES; ++n) {
             const u32 j = threadIdx.x + n * THREADS;
-            if (j < BATCH * COLUMNS) to.values[j / COLUMNS][j % COLUMNS] = share.values[n];
+            if (j < BATCH * WIDTH) to.values[j / WIDTH][j % WIDTH] = share.values[n];
         }
         if (threadIdx.x < BATCH) {
             to.decay[threadIdx.x] = share.decay;
@@ -95,25 +99,25 @@ struct MadeBatches {
         }
     }
 
-    __device__ void operator()(const Head& h, Batch<LANES>& batch, float (&s)[KEPT], u32 part, u32 column) const {
-        __shared__ Batch<LANES> other;
+    __device__ void operator()(const Head& h, Rows& batch, State<COLS>& s, u32 part, u32 column) const {
+        __shared__ Rows other;
         Share share;
         // What an earlier segment left has been read.
         __syncthreads();
         bring(h, batch, share, 0);
         for (u32 first = 0; first < h.segment.rows; first += BATCH) {
             const bool odd = first / BATCH % 2;
-            Batch<LANES>& now = odd ? other : batch;
+            Rows& now = odd ? other : batch;
             store(now, share);
             wait_for_copies<0>();
             __syncthreads();
             if (first + BATCH < h.segment.rows) bring(h, odd ? batch : other, share, first + BATCH);
             const u32 count = min(h.segment.rows - first, BATCH);
             if (count == BATCH) {
-#pragma unroll 4
-                for (u32 i = 0; i < BATCH; ++i) step<LANES>(h, now, first, i, s, part, column);
+#pragma unroll 2
+                for (u32 i = 0; i < BATCH; ++i) step<LANES, COLS>(h, now, first, i, s, part, column);
             } else {
-                for (u32 i = 0; i < count; ++i) step<LANES>(h, now, first, i, s, part, column);
+                for (u32 i = 0; i < count; ++i) step<LANES, COLS>(h, now, first, i, s, part, column);
             }
         }
     }
@@ -126,7 +130,7 @@ struct MadeBatches {
         make<KEY_DIM / KEPT>(p);                                                                                        \
     }                                                                                                                   \
     extern "C" __global__ void __launch_bounds__(128, 2) delta_rows_k##KEY_DIM(const __grid_constant__ DeltaParams p) { \
-        gated_delta<KEY_DIM / KEPT, MadeBatches<KEY_DIM / KEPT>>(p);                                                    \
+        gated_delta<KEY_DIM / KEPT, COLS, MadeBatches<KEY_DIM / KEPT>>(p);                                                    \
     }
 
 // Key dimensions up to this one.

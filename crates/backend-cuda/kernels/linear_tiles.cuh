@@ -313,14 +313,35 @@ __device__ __forceinline__ void finish(
     const Tile& tile = tiles[row / 16];
     const u32 in_part = tile.block * BLOCK_ROWS + tile.first + row % 16, c = tile.part->first_row + in_part;
     if (in_part >= tile.part->rows) return;
+    const bool bare = tile.part->residual_first == nullptr && tiles[1].part->residual_first == nullptr;
+    float* out = p.out + u64(first + column) * p.out_stride + c;
+    const float* added = p.epilogue == EPILOGUE_RESIDUAL ? at(p.residual, first + column, c) : nullptr;
+    // Some rows together, so that what is added to them is on its way at once.
+    constexpr u32 TOGETHER = N < 8 ? N : 8;
+    const u32 step = WARP / width;
 #pragma unroll 1
-    for (u32 i = lane / width; i < count; i += WARP / width) {
-        const Prepared own = linear::from_row(x, column + i);
-        const u32 r = first + column + i;
-        float y = sums[i][row] + residuals<BITS, NINE>(own, tile, row % 16);
-        if (gated) y = silu(y) * (sums[i][16 + row] + residuals<BITS, NINE>(own, tiles[1], row));
-        if (p.epilogue == EPILOGUE_RESIDUAL) y += *at(p.residual, r, c);
-        p.out[u64(r) * p.out_stride + c] = y;
+    for (u32 base = lane / width; base < count; base += TOGETHER * step) {
+        float beside[TOGETHER];
+#pragma unroll
+        for (u32 k = 0; k < TOGETHER; ++k) {
+            const u32 i = base + k * step;
+            beside[k] = added != nullptr && i < count ? added[u64(i) * p.residual.row_stride] : 0.0f;
+        }
+#pragma unroll
+        for (u32 k = 0; k < TOGETHER; ++k) {
+            const u32 i = base + k * step;
+            if (i >= count) break;
+            float rest[2] = {0.0f, 0.0f};
+            if (!bare) {
+                const Prepared own = linear::from_row(x, column + i);
+                rest[0] = residuals<BITS, NINE>(own, tile, row % 16);
+                if (gated) rest[1] = residuals<BITS, NINE>(own, tiles[1], row);
+            }
+            float y = sums[i][row] + rest[0];
+            if (gated) y = silu(y) * (sums[i][16 + row] + rest[1]);
+            if (added != nullptr) y += beside[k];
+            out[u64(i) * p.out_stride] = y;
+        }
     }
 }
 

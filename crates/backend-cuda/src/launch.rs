@@ -460,6 +460,8 @@ pub(crate) fn gated_delta(
     if rows < PROMPT_ROWS {
         return Ok((vec![launch(format!("gated_delta_k{width}"), grid, THREADS)], 0));
     }
+    // Two columns a thread.
+    let grid = [value_dim.div_ceil(2 * columns), grid[1], grid[2]];
     let make = launch(format!("delta_make_k{width}"), [rows, 1, 1], 256);
     let row = 2 * key_heads * width + (2 * heads).next_multiple_of(4);
     Ok((vec![make, launch(format!("delta_rows_k{width}"), grid, THREADS)], rows * row * size_of::<f32>()))

@@ -74,6 +74,13 @@ impl Layout {
         layout
     }
 
+    /// Whether a weight is its code's distance from the center times a scale of a whole record, whose product with 1.5 * 2^23
+    /// is exact.
+    pub(crate) fn is_plain(&self) -> bool {
+        let short = self.scale != ParamType::F32 && (self.factor == 0.5 || self.factor == 1.0);
+        self.group == GROUP && self.bias.is_none() && short
+    }
+
     /// Blocks of rows.
     pub(crate) fn blocks(&self) -> usize {
         self.rows.div_ceil(BLOCK_ROWS)

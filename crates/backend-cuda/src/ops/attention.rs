@@ -1,12 +1,13 @@
 //! Attention over the pages of one layer.
 
 use super::{Call, Frame};
+use crate::Arch;
 use crate::cache::Memory;
 use crate::launch::{self, AttentionLaunches, AttentionShape, Launch};
 use crate::params::{AttentionParams, HeadsParams};
 use onebit_ops::{Bucket, OpError, Tensor, View};
 
-fn launches(bucket: Bucket, q: View, k: View, memory: &Memory) -> Result<AttentionLaunches, OpError> {
+fn launches(bucket: Bucket, q: View, k: View, memory: &Memory, arch: Arch) -> Result<AttentionLaunches, OpError> {
     launch::attention(AttentionShape {
         rows: bucket.rows,
         context: bucket.context,
@@ -14,12 +15,13 @@ fn launches(bucket: Bucket, q: View, k: View, memory: &Memory) -> Result<Attenti
         kv_heads: k.heads,
         dim: q.dim,
         format: memory.spec().kv.format,
+        arch,
     })
 }
 
 /// Bytes for the partial results.
-pub(super) fn scratch(bucket: Bucket, q: View, k: View, memory: &Memory) -> Result<usize, OpError> {
-    Ok(launches(bucket, q, k, memory)?.partials_bytes)
+pub(super) fn scratch(bucket: Bucket, q: View, k: View, memory: &Memory, arch: Arch) -> Result<usize, OpError> {
+    Ok(launches(bucket, q, k, memory, arch)?.partials_bytes)
 }
 
 pub(super) fn calls(
@@ -60,7 +62,7 @@ fn prepare(
     scale: f32,
     out: Tensor,
 ) -> Result<(Vec<Launch>, AttentionParams), OpError> {
-    let AttentionLaunches { launches, splits, .. } = launches(frame.bucket, q, k, frame.memory)?;
+    let AttentionLaunches { launches, splits, .. } = launches(frame.bucket, q, k, frame.memory, frame.device.arch)?;
     let (pages, page_bytes) = frame.memory.pages(layer);
     let params = AttentionParams {
         step: frame.step,

@@ -1,7 +1,7 @@
 //! The recurrent half of a hybrid: what lives in state slots.
 
 use super::{Call, Frame};
-use crate::launch;
+use crate::launch::{self, Launch};
 use crate::params::{ConvParams, DeltaParams, head_map};
 use onebit_ops::{HeadMap, OpError, Tensor, Vector, View};
 
@@ -47,6 +47,15 @@ pub(super) struct Delta<'a> {
     pub out: Tensor,
 }
 
+fn launches(rows: usize, k: View, v: View) -> Result<(Vec<Launch>, usize), OpError> {
+    launch::gated_delta(rows, [k.heads, v.heads], [k.dim, v.dim])
+}
+
+/// Bytes for what is made of all rows beforehand.
+pub(super) fn delta_scratch(rows: usize, k: View, v: View) -> Result<usize, OpError> {
+    Ok(launches(rows, k, v)?.1)
+}
+
 pub(super) fn gated_delta(frame: &Frame<'_>, op: &Delta<'_>) -> Result<Vec<Call>, OpError> {
     let [q, k, v] = op.qkv;
     let states = frame.memory.deltas(op.layer)?;
@@ -67,6 +76,7 @@ pub(super) fn gated_delta(frame: &Frame<'_>, op: &Delta<'_>) -> Result<Vec<Call>
         states: states.address,
         pending: pending.address,
         out: frame.place(op.out),
+        made: frame.scratch,
         slot_stride: states.stride,
         pending_stride: pending.stride,
         pending_row: launch::pending_row(v.heads, k.dim, v.dim) as u32,
@@ -77,5 +87,6 @@ pub(super) fn gated_delta(frame: &Frame<'_>, op: &Delta<'_>) -> Result<Vec<Call>
         },
         eps: op.eps,
     };
-    Ok(vec![Call::new(launch::gated_delta(frame.bucket.rows, v.heads, k.dim, v.dim)?, params)])
+    let (launches, _) = launches(frame.bucket.rows, k, v)?;
+    Ok(launches.into_iter().map(|launch| Call::new(launch, params)).collect())
 }

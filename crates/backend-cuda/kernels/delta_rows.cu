@@ -45,8 +45,8 @@ __device__ __forceinline__ void make(const DeltaParams& p) {
     }
 }
 
-// Columns of a lane: two read a key or a query of shared memory once.
-constexpr u32 COLS = 2;
+// Columns of a lane: with two it takes half as long again, for want of warps.
+constexpr u32 COLS = 1;
 
 template <u32 LANES>
 struct MadeBatches {
@@ -99,8 +99,19 @@ struct MadeBatches {
         }
     }
 
+    // Of row `i` of a batch; the state moves on.
+    static __device__ float result(const Rows& batch, u32 i, State<COLS>& s, u32 part, u32 column) {
+        update<LANES, COLS>(s, batch, i, part, column);
+        float4 query[KEPT / 4];
+        take<LANES>(batch.queries[i], part, query);
+        float y[COLS];
+        products<LANES, COLS>(s, query, y);
+        return y[0];
+    }
+
     __device__ void operator()(const Head& h, Rows& batch, State<COLS>& s, u32 part, u32 column) const {
         __shared__ Rows other;
+        const u32 c = blockIdx.x * WIDTH + column;
         Share share;
         // What an earlier segment left has been read.
         __syncthreads();
@@ -114,8 +125,15 @@ struct MadeBatches {
             if (first + BATCH < h.segment.rows) bring(h, odd ? batch : other, share, first + BATCH);
             const u32 count = min(h.segment.rows - first, BATCH);
             if (count == BATCH) {
-#pragma unroll 2
-                for (u32 i = 0; i < BATCH; ++i) step<LANES, COLS>(h, now, first, i, s, part, column);
+                // Results are stored behind the batch: a store between would keep the next row's reads behind it.
+                float y[BATCH];
+#pragma unroll
+                for (u32 i = 0; i < BATCH; ++i) y[i] = result(now, i, s, part, column);
+                if (part == 0 && c < h.p.v.dim) {
+                    float* to = h.p.out + u64(h.segment.first_row + first) * h.p.out_stride + h.head * h.p.v.dim + c;
+#pragma unroll
+                    for (u32 i = 0; i < BATCH; ++i) to[u64(i) * h.p.out_stride] = y[i];
+                }
             } else {
                 for (u32 i = 0; i < count; ++i) step<LANES, COLS>(h, now, first, i, s, part, column);
             }

@@ -26,7 +26,7 @@ static_assert(WARPS * STAGES * sizeof(Stage<2, true>) <= 98304, "launch.rs");
 
 using Sums = tiles::Finished<COLUMNS>;
 
-// A warp's copies of the codes of every record. Rows behind the last are copies of it.
+// A warp's copies of the codes of every record. What lies behind the last row is anything; so are its sums, which nobody reads.
 struct Copies {
     const i8* from;
     u32 last;
@@ -41,7 +41,8 @@ struct Copies {
         const u32 row = unknown(threadIdx.x % WARP / 8), unit = threadIdx.x % 8;
 #pragma unroll
         for (u32 i = 0; i < COLUMNS / 4; ++i) {
-            copy_16(&to.codes[row + 4 * i][to.place(row + 4 * i, unit)], from + min(row + 4 * i, last) * padded);
+            const u32 r = row + 4 * i;
+            if (r <= last) copy_16(&to.codes[r][to.place(r, unit)], from + r * padded);
         }
         from += GROUP;
     }
@@ -66,9 +67,12 @@ __device__ __forceinline__ void slice(
     tiles::Share<BITS, NINE> share(linear::from_record(x, first), min(lane, count - 1));
     copies.bring(stages[0].record);
     close_copies();
-    share.load();
-    share.store(stages[0].record, lane);
-    if (first + 1 < end) share.load();
+    const bool has_row = lane < count;
+    if (has_row) {
+        share.load();
+        share.store(stages[0].record, lane);
+        if (first + 1 < end) share.load();
+    }
     u32 now = 0;
     for (u32 r = first; r < end; ++r) {
         // All lanes are done with the record before, whose place the next one takes.
@@ -77,8 +81,10 @@ __device__ __forceinline__ void slice(
             Stage<BITS, NINE>& next = stages[1 - now];
             copies.bring(next.record);
             weights.bring(next.weights);
-            share.store(next.record, lane);
-            if (r + 2 < end) share.load();
+            if (has_row) {
+                share.store(next.record, lane);
+                if (r + 2 < end) share.load();
+            }
         }
         close_copies();
         wait_for_copies<1>();

@@ -22,22 +22,24 @@ struct Stage {
     tiles::Weights<BITS> weights[THREADS / WARP];
 };
 
-// The thread's share of the codes of every record: a unit. Rows behind the last are copies of it.
+// The thread's share of the codes of every record: a unit. What lies behind the last row is anything; so are its sums, which nobody
+// reads.
 struct Copies {
     static_assert(COLUMNS * 8 == THREADS, "a unit a thread");
 
     const i8* from;
     u32 row;
     u32 place;
+    bool is_there;
 
     __device__ Copies(const Prepared& x, u32 count)
-        : row(threadIdx.x / 8), place(tiles::Record<COLUMNS, false>::place(row, threadIdx.x % 8)) {
-        from = x.codes + u64(min(row, count - 1)) * x.padded + 16 * (threadIdx.x % 8);
+        : row(threadIdx.x / 8), place(tiles::Record<COLUMNS, false>::place(row, threadIdx.x % 8)), is_there(row < count) {
+        from = x.codes + u64(row) * x.padded + 16 * (threadIdx.x % 8);
     }
 
     template <bool NINE>
     __device__ void bring(tiles::Record<COLUMNS, NINE>& to) {
-        copy_16(&to.codes[row][place], from);
+        if (is_there) copy_16(&to.codes[row][place], from);
         from += GROUP;
     }
 };
@@ -126,7 +128,7 @@ __device__ __forceinline__ void run(const LinearParams& p) {
         }
         close_copies();
     }
-    if (threadIdx.x < COLUMNS) {
+    if (threadIdx.x < count) {
         share.load();
         share.store(stages[0].record, threadIdx.x);
         if (end > 1) share.load();
@@ -141,7 +143,7 @@ __device__ __forceinline__ void run(const LinearParams& p) {
             weights.bring(stages[before].weights[warp]);
         }
         close_copies();
-        if (threadIdx.x < COLUMNS && r + 1 < end) {
+        if (threadIdx.x < count && r + 1 < end) {
             share.store(stages[next].record, threadIdx.x);
             if (r + 2 < end) share.load();
         }

@@ -71,8 +71,8 @@ const GROUPED_TILE: [usize; 2] = [32, 8];
 const BATCH_TILE: [usize; 2] = [32, 1];
 const WIDE_TILE: [usize; 2] = [32, 8];
 
-/// Most rows that are a batch: the weight is read once.
-const BATCH_ROWS: usize = 32;
+/// Most rows that are a batch.
+const BATCH_ROWS: usize = 64;
 
 /// Shared memory of a thread block with a batch: two records of rows and codes for each of eight warps.
 const BATCH_SHARED: u32 = 98304;
@@ -460,8 +460,6 @@ pub(crate) fn gated_delta(
     if rows < PROMPT_ROWS {
         return Ok((vec![launch(format!("gated_delta_k{width}"), grid, THREADS)], 0));
     }
-    // Two columns a thread.
-    let grid = [value_dim.div_ceil(2 * columns), grid[1], grid[2]];
     let make = launch(format!("delta_make_k{width}"), [rows, 1, 1], 256);
     let row = 2 * key_heads * width + (2 * heads).next_multiple_of(4);
     Ok((vec![make, launch(format!("delta_rows_k{width}"), grid, THREADS)], rows * row * size_of::<f32>()))
@@ -545,7 +543,7 @@ mod tests {
         assert_eq!(name(5, nine, Arch::Sm90a), "linear_bits1_i9_quads_m4");
         assert_eq!(name(9, eight, Arch::Sm90a), "linear_bits1_i8_batch");
         assert_eq!(name(9, eight, Arch::Sm75), "linear_bits1_i8_wide");
-        assert_eq!(name(33, nine, Arch::Sm90a), "linear_bits1_i9_wide");
+        assert_eq!(name(65, nine, Arch::Sm90a), "linear_bits1_i9_wide");
         assert_eq!(name(3, Activations::F32, Arch::Sm90a), "linear_bits1_f32_m4");
     }
 

@@ -42,6 +42,9 @@ __device__ __forceinline__ float warp_sum(float x) {
     return x;
 }
 
+// The warp of its block that a thread belongs to, as one number for all lanes.
+__device__ __forceinline__ u32 warp_index() { return __shfl_sync(ALL_LANES, threadIdx.x / WARP, 0); }
+
 // The largest value that is a number; a warp of others gives one of them.
 __device__ __forceinline__ float warp_max(float x) {
 #pragma unroll
@@ -90,6 +93,26 @@ __device__ __forceinline__ float warp_inverse(const float* x, u32 count, float e
         sum = warp_sum(squares(x, count, threadIdx.x % WARP, WARP, scale));
     }
     return inverse_root(sum, float(count), eps, scale);
+}
+
+// Sum of the squares of 32 values, each times `scale`, by one warp: a value a lane, and the order in which `round` of
+// `linear_stream.cuh` and `prepare` add them. Then the sum of `count` such sums.
+__device__ __forceinline__ float row_squares(const float* x, u32 count, float scale) {
+    const u32 lane = threadIdx.x % WARP;
+    float own = 0.0f;
+#pragma unroll 1
+    for (u32 b = 0; b < count; ++b) {
+        const float v = x[b * 32 + lane] * scale, sum = warp_sum(v * v);
+        if (b % WARP == lane) own += sum;
+    }
+    return warp_sum(own);
+}
+
+// `x` rounded to an integer within `limit`, ties to even. The clamp matters where 1 / scale rounds up.
+__device__ __forceinline__ i32 rounded(float x, float inverse, float limit) {
+    // A number that is none becomes 0; its group's scale says it.
+    const float v = rintf(x * inverse);
+    return v >= -limit ? i32(fminf(v, limit)) : (v < -limit ? i32(-limit) : 0);
 }
 
 // Cosine and sine of a pair at a position (time, height, width), times a factor. The angle is the product of two floats, as in

@@ -1,14 +1,14 @@
 // The gated delta rule, token by token: every split of a sequence into steps gives the same bits.
 //
 // A column of a head's matrix has a recurrence of its own. LANES neighbouring lanes share one, each with 32 of its
-// values in registers; a block of 128 threads has 128 / LANES columns of one head. Rows come in batches through shared
+// values in registers; a block of THREADS threads has THREADS / LANES columns of one head. With few rows it has all of them, and
+// makes of them the input of the product behind. Rows come in batches through shared
 // memory, where keys and queries are normalised. Accepted guesses of the step before are rows like others, but for the
 // output.
-#include "common.cuh"
+#include "rounding.cuh"
 
 namespace {
 
-constexpr u32 THREADS = 128;
 constexpr u32 KEPT = 32;
 constexpr u32 BATCH = 8;
 
@@ -25,7 +25,7 @@ __device__ __forceinline__ float column_sum(float x) {
     return x;
 }
 
-template <u32 LANES>
+template <u32 LANES, u32 THREADS>
 struct Batch {
     // Zeros behind the key dimension.
     float4 keys[BATCH][LANES * KEPT / 4];
@@ -87,8 +87,8 @@ __device__ __forceinline__ void normalise(const float* x, u32 dim, float eps, fl
 }
 
 // Brings `count` rows from `first` on into shared memory: accepted guesses, or rows of the step.
-template <u32 LANES>
-__device__ __forceinline__ void load(const Head& h, Batch<LANES>& batch, u32 first, u32 count, bool accepted) {
+template <u32 LANES, u32 THREADS>
+__device__ __forceinline__ void load(const Head& h, Batch<LANES, THREADS>& batch, u32 first, u32 count, bool accepted) {
     const DeltaParams& p = h.p;
     const u32 warp = threadIdx.x / WARP, column = blockIdx.x * (THREADS / LANES);
     __syncthreads();
@@ -122,7 +122,7 @@ __device__ __forceinline__ void load(const Head& h, Batch<LANES>& batch, u32 fir
 }
 
 // Rows of the step, as they came, into the pending area.
-template <u32 LANES>
+template <u32 LANES, u32 THREADS>
 __device__ __forceinline__ void keep_guesses(const Head& h) {
     const DeltaParams& p = h.p;
     const u32 column = blockIdx.x * (THREADS / LANES);
@@ -162,8 +162,8 @@ __device__ __forceinline__ float product(const float (&s)[KEPT], const float4* v
 }
 
 // One token: S *= decay; d = beta (v - S^T k); S += k d^T.
-template <u32 LANES>
-__device__ __forceinline__ void update(float (&s)[KEPT], const Batch<LANES>& batch, u32 i, u32 part, u32 column) {
+template <u32 LANES, u32 THREADS>
+__device__ __forceinline__ void update(float (&s)[KEPT], const Batch<LANES, THREADS>& batch, u32 i, u32 part, u32 column) {
 #pragma unroll
     for (u32 r = 0; r < KEPT; ++r) s[r] *= batch.decay[i];
     const float read = product<LANES>(s, batch.keys[i], part);
@@ -176,22 +176,38 @@ __device__ __forceinline__ void update(float (&s)[KEPT], const Batch<LANES>& bat
     }
 }
 
-template <u32 LANES>
+// The head's results of a row as a group of the product's input, by one warp.
+__device__ __forceinline__ void finish(const PrepareParams& p, u32 row, u32 head, const float* y, const Values& gains) {
+    const u32 lane = threadIdx.x % WARP;
+    Values v = gains;
+    for (u32 j = 0; j < 4; ++j) v.x[j] = y[4 * lane + j];
+    const float inverse = p.input == INPUT_GATED_NORM ? warp_inverse(y, GROUP, p.eps) : 1.0f;
+    v.finish(p, row, head, lane, inverse);
+}
+
+// ROUNDS: results go to the product's input; a block has the whole head, of GROUP columns.
+template <u32 LANES, u32 THREADS, bool ROUNDS>
 __device__ __forceinline__ void gated_delta(const DeltaParams& p) {
-    __shared__ Batch<LANES> batch;
+    __shared__ Batch<LANES, THREADS> batch;
+    __shared__ float results[ROUNDS ? BATCH : 1][ROUNDS ? GROUP : 1];
     let_next_start();
-    wait_for_previous();
     const u32 part = threadIdx.x % LANES, column = threadIdx.x / LANES;
     const u32 c = blockIdx.x * (THREADS / LANES) + column;
+    bool waited = false;
     for (u32 z = blockIdx.z; z < p.step.header->segments; z += gridDim.z) {
         const Head h(p, p.step.segments[z], blockIdx.y);
         float* state = h.state() + c;
         float s[KEPT];
+        // Nothing of this step but this kernel touches this state: it can be on its way early.
 #pragma unroll
         for (u32 r = 0; r < KEPT; ++r) {
             const u32 key = key_index<LANES>(r, part);
             s[r] = key < p.k.dim && c < p.v.dim ? state[u64(key) * p.v.dim] : 0.0f;
         }
+        Values gains;
+        if (ROUNDS) gains.load_gain(p.next, blockIdx.y, threadIdx.x % WARP);
+        if (!waited) wait_for_previous();
+        waited = true;
         auto store = [&]() {
 #pragma unroll
             for (u32 r = 0; r < KEPT; ++r) {
@@ -201,26 +217,33 @@ __device__ __forceinline__ void gated_delta(const DeltaParams& p) {
         };
         for (u32 first = 0; first < h.segment.accepted; first += BATCH) {
             const u32 count = min(h.segment.accepted - first, BATCH);
-            load<LANES>(h, batch, first, count, true);
-            for (u32 i = 0; i < count; ++i) update<LANES>(s, batch, i, part, column);
+            load(h, batch, first, count, true);
+            for (u32 i = 0; i < count; ++i) update(s, batch, i, part, column);
         }
         if (h.segment.speculative) {
             if (h.segment.accepted > 0) store();
-            keep_guesses<LANES>(h);
+            keep_guesses<LANES, THREADS>(h);
         }
         for (u32 first = 0; first < h.segment.rows; first += BATCH) {
             const u32 count = min(h.segment.rows - first, BATCH);
-            load<LANES>(h, batch, first, count, false);
+            load(h, batch, first, count, false);
             for (u32 i = 0; i < count; ++i) {
-                update<LANES>(s, batch, i, part, column);
+                update(s, batch, i, part, column);
                 const float y = product<LANES>(s, batch.queries[i], part);
-                if (part == 0 && c < p.v.dim) {
+                if (ROUNDS && part == 0) results[i][column] = y;
+                if (!ROUNDS && part == 0 && c < p.v.dim) {
                     p.out[u64(h.segment.first_row + first + i) * p.out_stride + h.head * p.v.dim + c] = y;
                 }
+            }
+            if (!ROUNDS) continue;
+            __syncthreads();
+            for (u32 i = threadIdx.x / WARP; i < count; i += THREADS / WARP) {
+                finish(p.next, h.segment.first_row + first + i, h.head, results[i], gains);
             }
         }
         if (!h.segment.speculative) store();
     }
+    if (!waited) wait_for_previous();
 }
 
 }  // namespace
@@ -228,7 +251,7 @@ __device__ __forceinline__ void gated_delta(const DeltaParams& p) {
 #define GATED_DELTA(KEY_DIM)                                                                             \
     extern "C" __global__ void __launch_bounds__(128, 2)                                                 \
         gated_delta_k##KEY_DIM(const __grid_constant__ DeltaParams p) {                                  \
-        gated_delta<KEY_DIM / KEPT>(p);                                                                  \
+        gated_delta<KEY_DIM / KEPT, 128, false>(p);                                                      \
     }
 
 // Key dimensions up to this one.
@@ -236,3 +259,7 @@ GATED_DELTA(32)
 GATED_DELTA(64)
 GATED_DELTA(128)
 GATED_DELTA(256)
+
+extern "C" __global__ void __launch_bounds__(512, 1) gated_delta_k128_rounds(const __grid_constant__ DeltaParams p) {
+    gated_delta<4, 512, true>(p);
+}

@@ -181,6 +181,12 @@ struct Prepared {
     float* scales;
     // Sums of 32 rounded values.
     i32* sums;
+    // Sums of the squares of 32 values before they were multiplied with gains. Not null: `1 / rms` of the row, which they give,
+    // is still to be taken into the scales. The values as they came are needed where squares leave the range of floats.
+    float* squares;
+    const float* raw;
+    u32 raw_stride;
+    float eps;
     u32 cols;
     // A multiple of GROUP.
     u32 padded;
@@ -279,6 +285,10 @@ struct LinearParams {
     u32 part_count;
     // Equal slices of a row, summed up each for itself.
     u32 slices;
+    // Where its results go rounded, as the input of the next product; `planes` null: nowhere.
+    Prepared next;
+    // What they are multiplied with before; null: nothing.
+    const float* next_gain;
     Part parts[MAX_PARTS];
 };
 
@@ -373,24 +383,41 @@ struct DeltaParams {
     // A value of `HeadMap`.
     u32 map;
     float eps;
+    // Of `gated_delta_*_rounds`: what is made of its results. A view of them is not looked at.
+    PrepareParams next;
 };
 
+// Logits that one block looks at, and what it finds: the largest key above the place that it has counted from the last
+// token, the largest logit, the sum of `exp(logit - top)`, whether a logit is no finite number.
+constexpr u32 SAMPLE_SHARE = 2048;
+
+struct SampleShare {
+    u64 best;
+    float top;
+    float sum;
+    u32 broken;
+    u32 reserved;
+};
+
+// sample_scan and sample.
 struct SampleParams {
     Step step;
     View logits;
     // A word for each logit.
     u32* scratch;
+    // Of each row, one after another.
+    SampleShare* shares;
     Sampled* sampled;
 };
 
 // The same numbers stand in `src/params.rs`.
 static_assert(sizeof(StepHeader) == 16 && sizeof(Segment) == 36 && sizeof(Tile) == 8, "params.rs");
 static_assert(sizeof(Draw) == 40 && sizeof(Adjust) == 16 && sizeof(Sampled) == 8 && sizeof(Step) == 96, "params.rs");
-static_assert(sizeof(View) == 24 && sizeof(Residual) == 8 && sizeof(Part) == 88 && sizeof(Prepared) == 64, "params.rs");
+static_assert(sizeof(View) == 24 && sizeof(Residual) == 8 && sizeof(Part) == 88 && sizeof(Prepared) == 88, "params.rs");
 static_assert(sizeof(EmbedParams) == 824 && sizeof(PointwiseParams) == 72 && sizeof(SelectRowsParams) == 136,
               "params.rs");
 static_assert(sizeof(NormParams) == 80 && sizeof(RopePair) == 8 && sizeof(RopeParams) == 72, "params.rs");
-static_assert(sizeof(PrepareParams) == 144 && sizeof(LinearParams) == 824 && sizeof(AttentionParams) == 216,
+static_assert(sizeof(PrepareParams) == 168 && sizeof(LinearParams) == 944 && sizeof(AttentionParams) == 216,
               "params.rs");
-static_assert(sizeof(ConvParams) == 176 && sizeof(DeltaGatesParams) == 88 && sizeof(DeltaParams) == 288, "params.rs");
-static_assert(sizeof(HeadsParams) == 272 && sizeof(SampleParams) == 136, "params.rs");
+static_assert(sizeof(ConvParams) == 176 && sizeof(DeltaGatesParams) == 88 && sizeof(DeltaParams) == 456, "params.rs");
+static_assert(sizeof(HeadsParams) == 272 && sizeof(SampleParams) == 144 && sizeof(SampleShare) == 24, "params.rs");

@@ -3,7 +3,9 @@
 //! Grids are those of a plan's largest step; blocks beyond the step's own rows read its header and return.
 
 use crate::Arch;
-use crate::params::{Address, BLOCK_ROWS, Codes, GROUP, MAX_PARTS, Prepared, TILE_ROWS, kv_format, wanted};
+use crate::params::{
+    Address, BLOCK_ROWS, Codes, GROUP, MAX_PARTS, Prepared, SAMPLE_SHARE, TILE_ROWS, kv_format, wanted,
+};
 use crate::weight::Shape;
 use onebit_ops::{Activations, KvFormat, OpError, PAGE_ROWS};
 use std::ops::Range;
@@ -17,13 +19,15 @@ pub(crate) struct Launch {
     pub threads: u32,
     /// Bytes of dynamic shared memory.
     pub shared: u32,
+    /// So many blocks that follow one another run together and see each other's shared memory; 1: each for itself.
+    pub cluster: u32,
 }
 
 /// Threads of blocks that have no reason for another number.
 const THREADS: usize = 256;
 
 fn launch(kernel: impl Into<String>, grid: [usize; 3], threads: usize) -> Launch {
-    Launch { kernel: kernel.into(), grid: grid.map(|n| n.max(1) as u32), threads: threads as u32, shared: 0 }
+    Launch { kernel: kernel.into(), grid: grid.map(|n| n.max(1) as u32), threads: threads as u32, shared: 0, cluster: 1 }
 }
 
 /// `embed` for up to `rows` rows.
@@ -61,7 +65,7 @@ pub(crate) fn delta_gates(rows: usize, heads: usize) -> Launch {
 // ---- products ------------------------------------------------------------------------------------------------------
 
 /// Most activation rows of one pass over a weight, without matrix units.
-const MOST_ROWS: usize = 8;
+pub(crate) const MOST_ROWS: usize = 8;
 
 /// With matrix units: activation rows, and blocks of the weight, of one thread block.
 const WIDE_ROWS: usize = 32;
@@ -76,6 +80,22 @@ pub(crate) fn slices(cols: usize) -> usize {
     if cols.div_ceil(GROUP) >= LONG { MOST_SLICES } else { MOST_SLICES / 2 }
 }
 
+/// A product as far as it decides which kernels run.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Product {
+    /// Most rows of activations.
+    pub rows: usize,
+    pub cols: usize,
+    pub activations: Activations,
+    /// Gate and up in one launch.
+    pub swiglu: bool,
+    pub arch: Arch,
+    /// Most bytes of shared memory of a thread block.
+    pub shared: u32,
+    /// Whether blocks can run in clusters.
+    pub clusters: bool,
+}
+
 /// The kernels of a part's product.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
@@ -83,35 +103,56 @@ enum Kind {
     Lanes,
     /// Few rows, of integers, with scales of whole records.
     Quads,
-    /// The same on the matrix units, for codes of one bit.
-    Digits,
+    /// The same with codes of one bit, through shared memory to the matrix units.
+    Stream,
     /// Many rows, on the matrix units.
     Wide,
 }
 
 impl Kind {
-    fn of(shape: Shape, rows: usize, activations: Activations, arch: Arch) -> Kind {
-        let integers = shape.codes.is_packed() && activations != Activations::F32;
+    fn of(shape: Shape, product: &Product) -> Kind {
+        let integers = shape.codes.is_packed() && product.activations != Activations::F32;
         // Codes of 8 bits do not leave the matrix units the bit that nine-bit inputs need.
         if !integers || shape.codes == Codes::Bits8 {
             return Kind::Lanes;
         }
-        let digits = shape.codes == Codes::Bits1 && activations == Activations::I8G128 && arch >= Arch::Sm80;
-        match rows {
-            _ if rows > MOST_ROWS => Kind::Wide,
+        let stream = shape.codes == Codes::Bits1 && product.activations == Activations::I8G128 && shape.plain;
+        match product.rows {
+            rows if rows > MOST_ROWS => Kind::Wide,
             _ if shape.group != GROUP => Kind::Lanes,
-            _ if digits => Kind::Digits,
+            _ if stream && product.stream_tile().is_some() => Kind::Stream,
             _ => Kind::Quads,
         }
     }
 }
 
+impl Product {
+    /// Shared memory that a block of the streaming kernel asks for with a tile of so many rows: codes and scales of every
+    /// record, scales and sums of the rows, and a single row's digits.
+    fn stream_bytes(&self, tile: usize) -> usize {
+        let slices = slices(self.cols);
+        let records = self.cols.div_ceil(GROUP).div_ceil(slices) * slices;
+        let weights = BLOCK_ROWS * (16 + 2) * if self.swiglu { 2 } else { 1 };
+        records * (weights + tile * 8 + if tile == 1 { GROUP } else { 0 })
+    }
+
+    /// Rows of activations of the streaming kernel: none where the device lacks its instructions, or memory beside what
+    /// the kernel has for itself. A tile of two rows needs less than one of a single row.
+    fn stream_tile(&self) -> Option<usize> {
+        let fits = |tile: &usize| {
+            let own = MOST_SLICES * 33 * size_of::<f32>() * tile * if self.swiglu { 2 } else { 1 } + 1024;
+            self.stream_bytes(*tile) + own <= self.shared as usize
+        };
+        let tile = self.rows.next_power_of_two().min(MOST_ROWS);
+        [tile, tile.max(2)].into_iter().find(fits).filter(|_| self.arch >= Arch::Sm80)
+    }
+}
+
 /// Bits of [`wanted`] for a weight with these parts: dense ones meet floats whatever the activations.
-pub(crate) fn prepared_kinds(shapes: &[Shape], rows: usize, activations: Activations, arch: Arch) -> u32 {
-    let of = |shape: &Shape| match activations {
+pub(crate) fn prepared_kinds(shapes: &[Shape], product: &Product) -> u32 {
+    let of = |shape: &Shape| match product.activations {
         Activations::I8G128 if shape.codes.is_packed() => {
-            let digits = Kind::of(*shape, rows, activations, arch) == Kind::Digits;
-            wanted::INT8 | if digits { wanted::PLANES } else { 0 }
+            wanted::INT8 | if Kind::of(*shape, product) == Kind::Stream { wanted::PLANES } else { 0 }
         }
         Activations::I9G128 if shape.codes.is_packed() => wanted::INT9,
         _ => wanted::FLOATS,
@@ -144,6 +185,7 @@ pub(crate) fn prepared(base: Address, rows: usize, cols: usize, kinds: u32) -> (
         sums: take(integers, padded / 32 * 4),
         cols: cols as u32,
         padded: padded as u32,
+        ..Prepared::default()
     };
     (out, end)
 }
@@ -159,20 +201,14 @@ pub(crate) fn prepare(rows: usize, cols: usize) -> Launch {
 /// Launches of one product, each for some consecutive parts of the weight, in order.
 ///
 /// With `swiglu` there must be two parts of one format and of equal rows ([`fuses_swiglu`]).
-pub(crate) fn linear(
-    rows: usize,
-    cols: usize,
-    parts: &[Shape],
-    activations: Activations,
-    swiglu: bool,
-    arch: Arch,
-) -> Vec<(Range<usize>, Launch)> {
+pub(crate) fn linear(parts: &[Shape], product: &Product) -> Vec<(Range<usize>, Launch)> {
+    let &Product { rows, cols, activations, swiglu, .. } = product;
     let mut launches = Vec::new();
     let mut start = 0;
     while start < parts.len() {
         let codes = parts[start].codes;
-        let kind = Kind::of(parts[start], rows, activations, arch);
-        let alike = |part: &&Shape| part.codes == codes && Kind::of(**part, rows, activations, arch) == kind;
+        let kind = Kind::of(parts[start], product);
+        let alike = |part: &&Shape| part.codes == codes && Kind::of(**part, product) == kind;
         let same = parts[start..].iter().take(MAX_PARTS).take_while(alike).count();
         let range = start..start + same;
         let blocks = |parts: &[Shape]| parts.iter().map(|p| p.rows.div_ceil(BLOCK_ROWS)).sum::<usize>();
@@ -195,7 +231,14 @@ pub(crate) fn linear(
             match kind {
                 Kind::Lanes => tiled(format!("{name}{inputs}"), MOST_ROWS, THREADS),
                 Kind::Quads => tiled(format!("{name}{inputs}_quads"), MOST_ROWS / 2, warps),
-                Kind::Digits => tiled(format!("{name}_digits_quads"), MOST_ROWS, warps),
+                Kind::Stream => {
+                    let kernel = if swiglu { "stream_pair" } else { "stream" };
+                    let tile = product.stream_tile().unwrap_or(MOST_ROWS);
+                    let name = format!("linear_{name}_{kernel}_m{tile}");
+                    let shared = product.stream_bytes(tile) as u32;
+                    // Two warps have four slices, and each row is finished by one.
+                    Launch { shared, ..launch(name, [blocks, 1, 1], 32 * (slices(cols) / 2).max(tile)) }
+                }
                 Kind::Wide => {
                     let grid = [blocks.div_ceil(WIDE_BLOCKS), rows.div_ceil(WIDE_ROWS), 1];
                     launch(format!("linear_{name}{inputs}_wide"), grid, THREADS)
@@ -206,6 +249,22 @@ pub(crate) fn linear(
     }
     launches
 }
+
+/// Whether a product of these parts can round its results as the input of a product over `next`, and that one reads no other
+/// kind: both run as one launch of the streaming kernel, and every group of results has whole blocks.
+pub(crate) fn rounds(parts: &[Shape], product: &Product, next: &[Shape], after: &Product) -> bool {
+    let single = parts.len() == if product.swiglu { 2 } else { 1 };
+    let stream = |parts: &[Shape], product| parts.iter().all(|part| Kind::of(*part, product) == Kind::Stream);
+    single
+        && product.clusters
+        && parts[0].rows == after.cols
+        && parts[0].rows.is_multiple_of(GROUP)
+        && stream(parts, product)
+        && stream(next, after)
+}
+
+/// Blocks that hold a group of results.
+pub(crate) const ROUNDING_CLUSTER: u32 = (GROUP / BLOCK_ROWS) as u32;
 
 /// Whether a weight of these parts can be gate and up of one fused launch.
 pub(crate) fn fuses_swiglu(parts: &[Shape]) -> bool {
@@ -393,6 +452,16 @@ pub(crate) fn gated_delta(rows: usize, heads: usize, key_dim: usize, value_dim: 
     Ok(launch(format!("gated_delta_k{}", lanes * 32), [value_dim.div_ceil(columns), heads, rows.min(16)], THREADS))
 }
 
+/// Whether the delta rule can make its results the input of a product at once, for its kernel has a whole head in a block.
+pub(crate) fn delta_rounds(rows: usize, key_dim: usize, value_dim: usize) -> bool {
+    rows <= MOST_ROWS && key_dim <= 128 && value_dim == GROUP
+}
+
+/// `gated_delta` that does so.
+pub(crate) fn gated_delta_rounds(rows: usize, heads: usize) -> Launch {
+    launch("gated_delta_k128_rounds", [1, heads, rows], 512)
+}
+
 /// Floats of one row of the delta rule's pending area: keys, values, log decay and beta of every value head (key heads
 /// are at most as many).
 pub(crate) fn pending_row(heads: usize, key_dim: usize, value_dim: usize) -> usize {
@@ -401,27 +470,32 @@ pub(crate) fn pending_row(heads: usize, key_dim: usize, value_dim: usize) -> usi
 
 // ---- the choice of a token -----------------------------------------------------------------------------------------
 
-/// `sample` for up to `logits` rows; `SampleParams::scratch` holds `logits * vocab` words.
-pub(crate) fn sample(logits: usize) -> Launch {
-    launch("sample", [logits, 1, 1], 1024)
+/// `sample_scan` and `sample` for up to `logits` rows; `SampleParams::scratch` holds `logits * vocab` words.
+pub(crate) fn sample(logits: usize, vocab: usize) -> [Launch; 2] {
+    let scan = launch("sample_scan", [vocab.div_ceil(SAMPLE_SHARE), logits, 1], THREADS);
+    [scan, launch("sample", [logits, 1, 1], 1024)]
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const BINARY: Shape = Shape { codes: Codes::Bits1, group: 128, rows: 64 };
+    const BINARY: Shape = Shape { codes: Codes::Bits1, group: 128, rows: 64, plain: true };
 
-    fn kernels(rows: usize, cols: usize, parts: &[Shape], kind: Activations, swiglu: bool, arch: Arch) -> Vec<Launch> {
-        linear(rows, cols, parts, kind, swiglu, arch).into_iter().map(|(_, launch)| launch).collect()
+    fn product(rows: usize, cols: usize, activations: Activations, swiglu: bool, arch: Arch) -> Product {
+        Product { rows, cols, activations, swiglu, arch, shared: 99 << 10, clusters: true }
+    }
+
+    fn kernels(parts: &[Shape], product: &Product) -> Vec<Launch> {
+        linear(parts, product).into_iter().map(|(_, launch)| launch).collect()
     }
 
     #[test]
     fn few_rows_take_the_matrix_units_where_they_take_bits() {
-        let name = |rows, kind, arch| kernels(rows, 4096, &[BINARY], kind, false, arch)[0].kernel.clone();
+        let name = |rows, kind, arch| kernels(&[BINARY], &product(rows, 4096, kind, false, arch))[0].kernel.clone();
         let (eight, nine) = (Activations::I8G128, Activations::I9G128);
-        assert_eq!(name(1, eight, Arch::Sm80), "linear_bits1_digits_quads_m1");
-        assert_eq!(name(5, eight, Arch::Sm90a), "linear_bits1_digits_quads_m8");
+        assert_eq!(name(1, eight, Arch::Sm80), "linear_bits1_stream_m1");
+        assert_eq!(name(5, eight, Arch::Sm90a), "linear_bits1_stream_m8");
         assert_eq!(name(1, eight, Arch::Sm75), "linear_bits1_i8_quads_m1");
         assert_eq!(name(5, nine, Arch::Sm90a), "linear_bits1_i9_quads_m4");
         assert_eq!(name(9, eight, Arch::Sm90a), "linear_bits1_i8_wide");
@@ -430,22 +504,37 @@ mod tests {
 
     #[test]
     fn scales_of_less_than_a_record_take_a_lane_a_row() {
-        let parts = [BINARY, Shape { group: 64, ..BINARY }, BINARY];
-        let all = kernels(2, 4096, &parts, Activations::I8G128, false, Arch::Sm90a);
+        let parts = [BINARY, Shape { group: 64, ..BINARY }, BINARY, Shape { plain: false, ..BINARY }];
+        let all = kernels(&parts, &product(2, 4096, Activations::I8G128, false, Arch::Sm90a));
         let names: Vec<&str> = all.iter().map(|launch| launch.kernel.as_str()).collect();
-        let digits = "linear_bits1_digits_quads_m2";
-        assert_eq!(names, [digits, "linear_bits1_i8_m2", digits]);
+        let stream = "linear_bits1_stream_m2";
+        assert_eq!(names, [stream, "linear_bits1_i8_m2", stream, "linear_bits1_i8_quads_m2"]);
     }
 
     #[test]
     fn a_warp_has_a_slice_as_far_as_a_block_has_warps() {
         let threads = |cols, parts: &[Shape], swiglu| {
-            kernels(1, cols, parts, Activations::I8G128, swiglu, Arch::Sm90a)[0].threads
+            kernels(parts, &product(1, cols, Activations::I9G128, swiglu, Arch::Sm90a))[0].threads
         };
         assert_eq!((slices(5120), slices(6144)), (8, 16));
         assert_eq!(threads(5120, &[BINARY], false), 256);
         assert_eq!(threads(5120, &[BINARY; 2], true), 512);
         assert_eq!(threads(6144, &[BINARY], false), 512);
         assert_eq!(threads(6144, &[BINARY; 2], true), 512);
+    }
+
+    #[test]
+    fn what_streams_fits_the_shared_memory() {
+        let stream = |cols, swiglu, shared| {
+            let product = Product { shared, ..product(1, cols, Activations::I8G128, swiglu, Arch::Sm90a) };
+            let launch = kernels(&[BINARY; 2], &product).swap_remove(0);
+            (launch.kernel, launch.shared)
+        };
+        // 136 records in 16 slices of 9.
+        let down = |tile: u32, bytes: u32| (format!("linear_bits1_stream_m{tile}"), 144 * bytes);
+        assert_eq!(stream(17408, false, 227 << 10), down(1, 512 + 64 + 8 + 128));
+        assert_eq!(stream(17408, false, 99 << 10), down(2, 512 + 64 + 2 * 8));
+        assert_eq!(stream(17408, false, 64 << 10), ("linear_bits1_i8_quads_m1".to_owned(), 0));
+        assert_eq!(stream(5120, true, 99 << 10), ("linear_bits1_stream_pair_m1".to_owned(), 40 * (2 * (512 + 64) + 8 + 128)));
     }
 }

@@ -3,6 +3,7 @@
 //! `kernels/README.md` draws the layouts; here are their sizes.
 
 use crate::params::{self, BLOCK_ROWS, Codes, GROUP, param_type};
+use crate::weight::Shape;
 use onebit_quant::{Format, Matrix, ParamType, Residual, Symmetry};
 
 /// Rows of one uploaded matrix as they lie on the device.
@@ -72,6 +73,12 @@ impl Layout {
             }
         }
         layout
+    }
+
+    /// What decides which kernel runs it.
+    pub(crate) fn shape(&self) -> Shape {
+        let plain = self.bias.is_none() && self.scale.bytes() == 2;
+        Shape { codes: self.codes, group: self.group, rows: self.rows, plain }
     }
 
     /// Blocks of rows.

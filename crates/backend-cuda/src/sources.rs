@@ -24,8 +24,10 @@ pub(crate) static HEADERS: &[File] = &files![
     "kv.cuh",
     "linear.cuh",
     "linear_quads.cuh",
+    "linear_stream.cuh",
     "linear_wide.cuh",
     "params.cuh",
+    "rounding.cuh",
 ];
 
 /// Files that become a module each.
@@ -45,6 +47,7 @@ pub(crate) static MODULES: &[File] = &files![
     "linear_bits8.cu",
     "linear_dense.cu",
     "linear_quads.cu",
+    "linear_stream.cu",
     "linear_wide.cu",
     "norm.cu",
     "pointwise.cu",

@@ -26,6 +26,8 @@ pub(crate) struct Shape {
     /// Columns that share a scale; 0 for dense.
     pub group: usize,
     pub rows: usize,
+    /// Scales of 16 bits and no biases.
+    pub plain: bool,
 }
 
 /// The payload of a weight.
@@ -108,7 +110,7 @@ impl Loader {
             resident_bytes: layouts.iter().flat_map(Layout::pieces).sum::<usize>() as u64,
             shed_bytes: layouts.iter().map(|l| l.shed_bytes).sum(),
         };
-        let shapes = layouts.iter().map(|l| Shape { codes: l.codes, group: l.group, rows: l.rows }).collect();
+        let shapes = layouts.iter().map(Layout::shape).collect();
         Ok(Weight::new(info, Box::new(Resident { buffer, parts: resident, shapes })))
     }
 

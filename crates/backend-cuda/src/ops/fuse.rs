@@ -1,9 +1,11 @@
 //! Neighbouring ops that run as fewer kernels. What lies between them is then never written, so only results that nothing
 //! else reads are left out. The results have the same bits as those of the ops one by one.
 
-use super::linear::Linear;
+use super::linear::{Linear, Place};
 use super::{Call, Frame, attention, calls, linear, recurrent};
-use crate::params::{self, GROUP};
+use crate::launch;
+use crate::params::{self, Address, GROUP, PrepareParams};
+use crate::weight::resident;
 use onebit_ops::{Op, OpError, Program, Tensor, View};
 
 /// The launches of every op, in order; none for an op that a later one does with its own.
@@ -14,10 +16,23 @@ pub(crate) fn launches(program: &Program, frame: &Frame<'_>) -> Result<Vec<Vec<C
     let ops = &program.ops;
     let fuse = Fuse { frame, readers: readers(program) };
     let mut all: Vec<Vec<Call>> = Vec::with_capacity(ops.len());
+    let mut place = Place::default();
     for (at, op) in ops.iter().enumerate() {
         let (left_out, calls) = match op {
-            Op::Linear { .. } if fuse.input(&ops[..at], op) => (1, fuse.linear(&ops[at - 1], op)?),
-            Op::GatedDelta { .. } if fuse.gates(&ops[..at], op) => (1, fuse.delta(&ops[at - 1], op)?),
+            Op::Linear { .. } => {
+                let made = fuse.input(&ops[..at], op);
+                let linear = fuse.linear(made.then(|| &ops[at - 1]), op);
+                place.next = ops.get(at + 1).map_or(Ok(None), |next| fuse.rounds(&linear, next, 1 - place.half))?;
+                let calls = linear::calls(frame, &linear, place)?;
+                place = Place { half: 1 - place.half, given: place.next.map(|next| next.x), next: None };
+                (usize::from(made), calls)
+            }
+            Op::GatedDelta { .. } => {
+                let made = fuse.gates(&ops[..at], op);
+                let next = fuse.rounds_delta(&ops[at..], place.half)?;
+                place.given = next.map(|next| next.out);
+                (usize::from(made), fuse.delta(made.then(|| &ops[at - 1]), op, next)?)
+            }
             Op::Attention { .. } if fuse.heads(&ops[..at], op) => (4, fuse.attention(&ops[at - 4..at], op)?),
             _ => (0, calls(op, frame)?),
         };
@@ -69,20 +84,50 @@ impl Fuse<'_> {
         }
     }
 
-    fn linear(&self, maker: &Op, op: &Op) -> Result<Vec<Call>, OpError> {
-        let Op::Linear { weight, activations, epilogue, out, .. } = op else { unreachable!("found as a product") };
+    /// A product with its input, which `maker` may be a part of.
+    fn linear<'b>(&self, maker: Option<&'b Op>, op: &'b Op) -> Linear<'b> {
+        let Op::Linear { x, norm, weight, activations, epilogue, out } = op else { unreachable!("found as a product") };
         let blocks = |z: View, x: View| View { heads: x.heads, dim: x.dim, stride: x.dim, ..z };
-        let input = match maker {
-            Op::SigmoidMul { x, gate, .. } => linear::Input::Sigmoid { x: *x, gate: *gate },
-            Op::GatedNorm { x, z, norm, .. } => {
+        let input = match (maker, norm) {
+            (Some(Op::SigmoidMul { x, gate, .. }), _) => linear::Input::Sigmoid { x: *x, gate: *gate },
+            (Some(Op::GatedNorm { x, z, norm, .. }), _) => {
                 // A gate that was recorded as one stretch is read in the blocks of `x`.
                 let z = if z.heads == x.heads { *z } else { blocks(*z, *x) };
                 linear::Input::GatedNorm { x: *x, gate: z, norm }
             }
-            _ => unreachable!("found as the maker of an input"),
+            (_, Some(norm)) => linear::Input::Norm { x: *x, norm },
+            (_, None) => linear::Input::Plain(*x),
         };
-        let (weight, out) = (weight, *out);
-        linear::calls(self.frame, &Linear { input, weight, activations: *activations, epilogue: *epilogue, out })
+        Linear { input, weight, activations: *activations, epilogue: *epilogue, out: *out }
+    }
+
+    /// Whether a product can round its results as the input of the op behind it, a product, and what that takes: then nothing
+    /// lies between the two.
+    fn rounds(&self, op: &Linear<'_>, next: &Op, half: usize) -> Result<Option<linear::Next>, OpError> {
+        let Op::Linear { x, norm, weight, activations, epilogue, .. } = next else { return Ok(None) };
+        let info = self.frame.info(op.out);
+        let whole = x.tensor == op.out && x.offset == 0 && x.is_contiguous() && x.cols() == info.cols;
+        if !whole {
+            return Ok(None);
+        }
+        let device = self.frame.device;
+        let (rows, _) = self.frame.rows(op.out);
+        let parts = [resident(op.weight, device)?, resident(weight, device)?];
+        let product = linear::product(rows, op.weight, parts[0], op.activations, op.epilogue, device);
+        let after = linear::product(rows, weight, parts[1], *activations, *epilogue, device);
+        if !launch::rounds(&parts[0].shapes, &product, &parts[1].shapes, &after) {
+            return Ok(None);
+        }
+        let (mut prepared, end) = linear::prepared(self.frame.half(half), parts[1], &after);
+        let Some(norm) = norm else {
+            let kept = self.readers[op.out.0 as usize] > 1;
+            return Ok(Some(linear::Next { x: prepared, gain: 0, kept }));
+        };
+        prepared.squares = self.frame.half(half) + end as Address;
+        prepared.raw = self.frame.place(op.out);
+        prepared.raw_stride = self.frame.cols(op.out);
+        prepared.eps = norm.eps;
+        Ok(Some(linear::Next { x: prepared, gain: self.frame.vector(&norm.gain)?, kept: true }))
     }
 
     /// Gates that the delta rule can make for itself.
@@ -100,15 +145,33 @@ impl Fuse<'_> {
             && !self.meets(*b, *out)
     }
 
-    fn delta(&self, maker: &Op, op: &Op) -> Result<Vec<Call>, OpError> {
-        let (Op::GatedDelta { q, k, v, map, eps, layer, out, .. }, Op::DeltaGates { a, b, decay_rate, dt_bias, .. }) =
-            (op, maker)
-        else {
-            unreachable!("found as a delta rule with its gates")
+    /// A delta rule with its gates, which `maker` may make.
+    fn delta(&self, maker: Option<&Op>, op: &Op, next: Option<PrepareParams>) -> Result<Vec<Call>, OpError> {
+        let Op::GatedDelta { q, k, v, log_decay, beta, map, eps, layer, out } = op else {
+            unreachable!("found as a delta rule")
         };
-        let gates = recurrent::Gates::Made { a: *a, b: *b, decay_rate, dt_bias };
-        let op = recurrent::Delta { qkv: [*q, *k, *v], gates, map: *map, eps: *eps, layer: *layer, out: *out };
+        let gates = match maker {
+            Some(Op::DeltaGates { a, b, decay_rate, dt_bias, .. }) => {
+                recurrent::Gates::Made { a: *a, b: *b, decay_rate, dt_bias }
+            }
+            _ => recurrent::Gates::Given([*log_decay, *beta]),
+        };
+        let op =
+            recurrent::Delta { qkv: [*q, *k, *v], gates, map: *map, eps: *eps, layer: *layer, out: *out, next };
         recurrent::gated_delta(self.frame, &op)
+    }
+
+    /// Where a gated norm and a product follow a delta rule, and few rows: its results as the input of the product.
+    fn rounds_delta(&self, ops: &[Op], half: usize) -> Result<Option<PrepareParams>, OpError> {
+        let [Op::GatedDelta { k, v, out, .. }, norm @ Op::GatedNorm { x, .. }, product @ Op::Linear { .. }, ..] = ops else {
+            return Ok(None);
+        };
+        let heads = self.is_all_of(*x, *out) && x.heads == v.heads && x.dim == v.dim;
+        let few = launch::delta_rounds(self.frame.bucket.rows, k.dim, v.dim);
+        if !heads || !few || !self.input(&ops[..2], product) {
+            return Ok(None);
+        }
+        Ok(Some(linear::preparation(self.frame, &self.linear(Some(norm), product), half)?.0))
     }
 
     /// Queries and keys that are normed and turned before attention: one kernel does it and fills the pages.

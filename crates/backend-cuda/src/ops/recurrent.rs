@@ -2,7 +2,7 @@
 
 use super::{Call, Frame};
 use crate::launch;
-use crate::params::{ConvParams, DeltaParams, head_map};
+use crate::params::{ConvParams, DeltaParams, PrepareParams, head_map};
 use onebit_ops::{HeadMap, OpError, Tensor, Vector, View};
 
 pub(super) fn conv_silu(
@@ -45,6 +45,8 @@ pub(super) struct Delta<'a> {
     pub eps: f32,
     pub layer: usize,
     pub out: Tensor,
+    /// What is made of the results at once, as a product's input; they are written nowhere then.
+    pub next: Option<PrepareParams>,
 }
 
 pub(super) fn gated_delta(frame: &Frame<'_>, op: &Delta<'_>) -> Result<Vec<Call>, OpError> {
@@ -76,6 +78,11 @@ pub(super) fn gated_delta(frame: &Frame<'_>, op: &Delta<'_>) -> Result<Vec<Call>
             HeadMap::Tiled => head_map::TILED,
         },
         eps: op.eps,
+        next: op.next.unwrap_or_default(),
     };
-    Ok(vec![Call::new(launch::gated_delta(frame.bucket.rows, v.heads, k.dim, v.dim)?, params)])
+    let launch = match op.next {
+        Some(_) => launch::gated_delta_rounds(frame.bucket.rows, v.heads),
+        None => launch::gated_delta(frame.bucket.rows, v.heads, k.dim, v.dim)?,
+    };
+    Ok(vec![Call::new(launch, params)])
 }

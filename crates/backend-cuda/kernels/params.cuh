@@ -294,7 +294,7 @@ struct LinearParams {
 
 enum KvFormat : u32 { KV_F32 = 0, KV_F16 = 1, KV_Q8 = 2, KV_Q4 = 3 };
 
-// kv_append, attention_split, attention_combine and attention_rows.
+// kv_append, attention_split, attention_few, attention_combine and attention_rows.
 struct AttentionParams {
     Step step;
     View q;
@@ -312,6 +312,8 @@ struct AttentionParams {
     float scale;
     // Splits of SPLIT_PAGES pages that the plan's context has.
     u32 splits;
+    // What is made of the results at once, as a product's input, by the kernel that finishes them; `wanted` 0: nothing.
+    PrepareParams next;
 };
 
 // heads_append: what lies between a projection and attention. Queries and keys are normed and turned, keys and values go to
@@ -417,7 +419,7 @@ static_assert(sizeof(View) == 24 && sizeof(Residual) == 8 && sizeof(Part) == 88 
 static_assert(sizeof(EmbedParams) == 824 && sizeof(PointwiseParams) == 72 && sizeof(SelectRowsParams) == 136,
               "params.rs");
 static_assert(sizeof(NormParams) == 80 && sizeof(RopePair) == 8 && sizeof(RopeParams) == 72, "params.rs");
-static_assert(sizeof(PrepareParams) == 168 && sizeof(LinearParams) == 944 && sizeof(AttentionParams) == 216,
+static_assert(sizeof(PrepareParams) == 168 && sizeof(LinearParams) == 944 && sizeof(AttentionParams) == 384,
               "params.rs");
 static_assert(sizeof(ConvParams) == 176 && sizeof(DeltaGatesParams) == 88 && sizeof(DeltaParams) == 456, "params.rs");
-static_assert(sizeof(HeadsParams) == 272 && sizeof(SampleParams) == 144 && sizeof(SampleShare) == 24, "params.rs");
+static_assert(sizeof(HeadsParams) == 440 && sizeof(SampleParams) == 144 && sizeof(SampleShare) == 24, "params.rs");

@@ -320,6 +320,9 @@ const ROWS_A_BLOCK: usize = 4;
 /// Warps that `attention_rows` should have at least to fill a device.
 const FULL_DEVICE: usize = 2048;
 
+/// Query heads of one reading of the keys.
+const MOST_TOGETHER: usize = 4;
+
 /// Most thread blocks of splits of single heads, about what a large device holds at a time.
 const FEW_SPLITS: usize = 1024;
 
@@ -343,6 +346,8 @@ pub(crate) struct AttentionLaunches {
     pub partials_bytes: usize,
     /// `AttentionParams::splits`.
     pub splits: u32,
+    /// Whether the results can become the input of a product at once.
+    pub rounds: bool,
 }
 
 /// What an attention op becomes.
@@ -365,24 +370,29 @@ pub(crate) fn attention(shape: AttentionShape) -> Result<AttentionLaunches, OpEr
     let lane = (dim.div_ceil(32)).next_power_of_two().max(2);
     let group = heads / kv_heads;
     let splits = context.div_ceil(SPLIT_PAGES * PAGE_ROWS).max(1);
-    // With little to do, a warp does one head: its own time is what counts then.
+    // With little to do, the time of one block is what counts.
     let few = rows * heads * splits <= FEW_SPLITS;
-    let together = if few { 1 } else { group.next_power_of_two().min(4) };
+    let together = group.div_ceil(group.div_ceil(MOST_TOGETHER));
     let passes = kv_heads * group.div_ceil(together);
-    let suffix = format!("{name}_d{}_h{together}", lane * 32);
+    let suffix = format!("{name}_d{}", lane * 32);
     let mut launches = vec![append];
     let mut partials_bytes = 0;
     if splits == 1 || rows * passes < FULL_DEVICE {
-        launches.push(launch(format!("attention_split_{suffix}"), [rows, passes, splits], 32 * SPLIT_PAGES));
+        launches.push(match few {
+            true => launch(format!("attention_few_{suffix}"), [rows, heads, splits], 4 * 32 * SPLIT_PAGES),
+            false => launch(format!("attention_split_{suffix}_h{together}"), [rows, passes, splits], 32 * SPLIT_PAGES),
+        });
         if splits > 1 {
-            launches.push(launch("attention_combine", [rows, heads, 1], 64));
+            launches.push(launch("attention_combine", [rows, heads, 1], 256));
             partials_bytes = rows * heads * splits * (dim + 2) * 4;
         }
     } else {
         let grid = [rows.div_ceil(ROWS_A_BLOCK), passes, 1];
-        launches.push(launch(format!("attention_rows_{suffix}"), grid, 32 * ROWS_A_BLOCK));
+        launches.push(launch(format!("attention_rows_{suffix}_h{together}"), grid, 32 * ROWS_A_BLOCK));
     }
-    Ok(AttentionLaunches { launches, partials_bytes, splits: splits as u32 })
+    // The kernel that finishes a head has all of it in a block.
+    let rounds = (few || splits > 1) && rows <= MOST_ROWS && dim.is_multiple_of(GROUP);
+    Ok(AttentionLaunches { launches, partials_bytes, splits: splits as u32, rounds })
 }
 
 /// `heads_append_*`: a warp a row and head.

@@ -372,7 +372,7 @@ pub(crate) struct LinearParams {
     pub parts: [Part; MAX_PARTS],
 }
 
-/// Of `kv_append_*`, `attention_split_*`, `attention_rows_*` and `attention_combine`.
+/// Of `kv_append_*`, `attention_split_*`, `attention_few_*`, `attention_rows_*` and `attention_combine`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct AttentionParams {
@@ -392,6 +392,8 @@ pub(crate) struct AttentionParams {
     pub scale: f32,
     /// Splits of SPLIT_PAGES pages that the plan's context has.
     pub splits: u32,
+    /// What is made of the results at once, as a product's input, by the kernel that finishes them; `wanted` 0: nothing.
+    pub next: PrepareParams,
 }
 
 /// Of `heads_append_*`: what lies between a projection and attention.
@@ -513,10 +515,10 @@ const _: () = {
     assert!(size_of::<RopeParams>() == 72);
     assert!(size_of::<PrepareParams>() == 168);
     assert!(size_of::<LinearParams>() == 944);
-    assert!(size_of::<AttentionParams>() == 216);
+    assert!(size_of::<AttentionParams>() == 384);
     assert!(size_of::<ConvParams>() == 176);
     assert!(size_of::<DeltaGatesParams>() == 88);
     assert!(size_of::<DeltaParams>() == 456);
-    assert!(size_of::<HeadsParams>() == 272);
+    assert!(size_of::<HeadsParams>() == 440);
     assert!(size_of::<SampleParams>() == 144);
 };

@@ -1,6 +1,7 @@
 //! Neighbouring ops that run as fewer kernels. What lies between them is then never written, so only results that nothing
 //! else reads are left out. The results have the same bits as those of the ops one by one.
 
+use super::attention::Attention;
 use super::linear::{Linear, Place};
 use super::{Call, Frame, attention, calls, linear, recurrent};
 use crate::launch;
@@ -33,7 +34,16 @@ pub(crate) fn launches(program: &Program, frame: &Frame<'_>) -> Result<Vec<Vec<C
                 place.given = next.map(|next| next.out);
                 (usize::from(made), fuse.delta(made.then(|| &ops[at - 1]), op, next)?)
             }
-            Op::Attention { .. } if fuse.heads(&ops[..at], op) => (4, fuse.attention(&ops[at - 4..at], op)?),
+            Op::Attention { .. } => {
+                // What attention keeps for itself lies in the first half of the scratch memory.
+                place.half = 1;
+                let next = fuse.rounds_attention(&ops[at..], place.half)?;
+                place.given = next.map(|next| next.out);
+                match fuse.heads(&ops[..at], op) {
+                    true => (4, fuse.attention_with_heads(&ops[at - 4..at], op, next)?),
+                    false => (0, attention::calls(frame, fuse.attention(op, next))?),
+                }
+            }
             _ => (0, calls(op, frame)?),
         };
         let len = all.len();
@@ -200,7 +210,35 @@ impl Fuse<'_> {
             && ![*q_raw, *k_raw, *v].iter().any(|raw| self.meets(*raw, *q_out))
     }
 
-    fn attention(&self, before: &[Op], op: &Op) -> Result<Vec<Call>, OpError> {
+    fn attention(&self, op: &Op, next: Option<PrepareParams>) -> Attention {
+        let Op::Attention { q, k, v, layer, scale, out } = op else { unreachable!("found as attention") };
+        Attention { qkv: [*q, *k, *v], layer: *layer, scale: *scale, out: *out, next }
+    }
+
+    /// Where a product follows attention, perhaps behind a gate, and few rows: the results as the product's input.
+    fn rounds_attention(&self, ops: &[Op], half: usize) -> Result<Option<PrepareParams>, OpError> {
+        let (maker, product) = match ops {
+            [_, gate @ Op::SigmoidMul { .. }, product, ..] if self.input(&ops[..2], product) => (Some(gate), product),
+            [_, product, ..] => (None, product),
+            _ => return Ok(None),
+        };
+        let (Op::Attention { q, k, out, .. }, Op::Linear { x, norm: None, .. }) = (&ops[0], product) else {
+            return Ok(None);
+        };
+        let read = if let Some(Op::SigmoidMul { x, .. }) = maker { x } else { x };
+        if !self.is_all_of(*read, *out) || !attention::rounds(self.frame, *q, *k)? {
+            return Ok(None);
+        }
+        let linear = self.linear(maker, product);
+        Ok(Some(linear::preparation(self.frame, &linear, half)?.0))
+    }
+
+    fn attention_with_heads(
+        &self,
+        before: &[Op],
+        op: &Op,
+        next: Option<PrepareParams>,
+    ) -> Result<Vec<Call>, OpError> {
         let (
             [
                 Op::RmsNorm { x: q_raw, norm: q_norm, .. },
@@ -208,7 +246,7 @@ impl Fuse<'_> {
                 Op::Rope { table, .. },
                 _,
             ],
-            Op::Attention { q, v, layer, scale, out, .. },
+            Op::Attention { q, v, .. },
         ) = (before, op)
         else {
             unreachable!("found as attention with its heads")
@@ -226,6 +264,6 @@ impl Fuse<'_> {
             q_stride: frame.cols(q.tensor),
             ..params::HeadsParams::default()
         };
-        attention::with_heads(frame, [*q_raw, *k_raw, *v], *q, heads, *layer, *scale, *out)
+        attention::with_heads(frame, [*q_raw, *k_raw, *v], heads, self.attention(op, next))
     }
 }

@@ -152,7 +152,7 @@ fn calls(op: &Op, frame: &Frame<'_>) -> Result<Vec<Call>, OpError> {
         Op::DeltaGates { a, b, decay_rate, dt_bias, log_decay, beta } => {
             simple::delta_gates(frame, [*a, *b], [decay_rate, dt_bias], [*log_decay, *beta])
         }
-        Op::Attention { q, k, v, layer, scale, out } => attention::calls(frame, [*q, *k, *v], *layer, *scale, *out),
+        Op::Attention { .. } => unreachable!("with its neighbours: see `fuse`"),
         Op::ConvSilu { x, weight, kernel, layer, out } => {
             recurrent::conv_silu(frame, *x, weight, *kernel, *layer, *out)
         }

@@ -11,6 +11,7 @@
 // place in its quad, whose records so come to it in ascending order.
 #pragma once
 
+#include "conv.cuh"
 #include "linear.cuh"
 
 #ifdef BIT_PIECES
@@ -160,6 +161,15 @@ __device__ __forceinline__ void run(const LinearParams& p) {
     // The lane gets the sums of rows g and g + 8 of the warp's half, in slice quad + t.
     const u32 g = lane / 4, t = lane % 4, half = warp % 2, quad = warp / 2 * QUAD;
     const u32 own = (quad + t) * share;
+    // What a convolution behind it needs beside the result.
+    const bool convolves = M == 1 && BLOCKS == 1 && p.conv.weight != nullptr;
+    const u32 row = index * BLOCK_ROWS + lane, column = parts[0].first_row + row, channels = p.conv.x.heads * p.conv.x.dim;
+    const bool is_channel = convolves && warp == 0 && row < parts[0].rows && column < channels;
+    Channel::OneOfFour taps;
+    if (is_channel) {
+        const Channel c{p.conv, p.conv.step.segments[0], column, channels};
+        if (p.conv.step.header->rows > 0 && c.is_one_of_four()) taps.load(c);
+    }
     // Digits 2 t and 2 t + 1 of record i, bytes 2 i and 2 i + 1 of a pair, count for column 2 i.
     const u32 two = t == 3 ? 0x8040u : 0x0201u << 2 * t;
     const u32 weights[2] = {unknown(g == 0 ? two : g == 2 ? two << 16 : 0), unknown(g == 4 ? two : g == 6 ? two << 16 : 0)};
@@ -181,7 +191,7 @@ __device__ __forceinline__ void run(const LinearParams& p) {
         steps[of * room + record] = {scale * inverse, s.x + s.y + s.z + s.w};
     }
     // What the results meet at the end.
-    const u32 m = warp, row = index * BLOCK_ROWS + lane, column = parts[0].first_row + row;
+    const u32 m = warp;
     const bool mine = m < M && m < rows && row < parts[0].rows;
     float residual = 0.0f, gain = 1.0f;
     if (mine && p.epilogue == EPILOGUE_RESIDUAL) residual = *at(p.residual, m, column);
@@ -269,6 +279,11 @@ __device__ __forceinline__ void run(const LinearParams& p) {
         if (BLOCKS == 2) y = silu(y) * finished(BLOCKS - 1);
         if (p.epilogue == EPILOGUE_RESIDUAL) y += residual;
         if (p.out != nullptr) p.out[u64(m) * p.out_stride + column] = y;
+        if (is_channel) {
+            const Channel c{p.conv, p.conv.step.segments[0], column, channels, true, y};
+            if (c.is_one_of_four()) taps.finish(c, y);
+            else c.only_row();
+        }
     }
     if (rounds) round<M>(p, letters, m, column, y, gain);
 }

@@ -272,6 +272,23 @@ struct PrepareParams {
     u32 reserved;
 };
 
+// conv_silu, and the products of one row behind which it stands.
+struct ConvParams {
+    Step step;
+    View x;
+    const float* weight;
+    // Of this layer in slot 0.
+    float* windows;
+    // Of this layer in pending area 0: raw inputs, one row of `channels` each.
+    float* pending;
+    float* out;
+    // Floats between slots and between areas.
+    u64 slot_stride;
+    u64 pending_stride;
+    u32 kernel;
+    u32 out_stride;
+};
+
 enum Epilogue : u32 { EPILOGUE_STORE = 0, EPILOGUE_RESIDUAL = 1, EPILOGUE_SWIGLU = 2 };
 
 struct LinearParams {
@@ -289,6 +306,9 @@ struct LinearParams {
     Prepared next;
     // What they are multiplied with before; null: nothing.
     const float* next_gain;
+    // Its first columns are the channels of a convolution of one row, which runs at once; `weight` null: none. Its view of
+    // inputs is not looked at.
+    ConvParams conv;
     Part parts[MAX_PARTS];
 };
 
@@ -332,22 +352,6 @@ struct HeadsParams {
     float attention_factor;
     u32 q_stride;
     u32 reserved;
-};
-
-struct ConvParams {
-    Step step;
-    View x;
-    const float* weight;
-    // Of this layer in slot 0.
-    float* windows;
-    // Of this layer in pending area 0: raw inputs, one row of `channels` each.
-    float* pending;
-    float* out;
-    // Floats between slots and between areas.
-    u64 slot_stride;
-    u64 pending_stride;
-    u32 kernel;
-    u32 out_stride;
 };
 
 struct DeltaGatesParams {
@@ -419,7 +423,7 @@ static_assert(sizeof(View) == 24 && sizeof(Residual) == 8 && sizeof(Part) == 88 
 static_assert(sizeof(EmbedParams) == 824 && sizeof(PointwiseParams) == 72 && sizeof(SelectRowsParams) == 136,
               "params.rs");
 static_assert(sizeof(NormParams) == 80 && sizeof(RopePair) == 8 && sizeof(RopeParams) == 72, "params.rs");
-static_assert(sizeof(PrepareParams) == 168 && sizeof(LinearParams) == 944 && sizeof(AttentionParams) == 384,
+static_assert(sizeof(PrepareParams) == 168 && sizeof(LinearParams) == 1120 && sizeof(AttentionParams) == 384,
               "params.rs");
 static_assert(sizeof(ConvParams) == 176 && sizeof(DeltaGatesParams) == 88 && sizeof(DeltaParams) == 456, "params.rs");
 static_assert(sizeof(HeadsParams) == 440 && sizeof(SampleParams) == 144 && sizeof(SampleShare) == 24, "params.rs");

@@ -263,6 +263,12 @@ pub(crate) fn rounds(parts: &[Shape], product: &Product, next: &[Shape], after: 
         && stream(next, after)
 }
 
+/// Whether a product of one row runs as one launch that can do a convolution of its results, a channel a row of the weight.
+pub(crate) fn convolves(parts: &[Shape], product: &Product) -> bool {
+    let stream = parts.iter().all(|part| Kind::of(*part, product) == Kind::Stream);
+    stream && parts.len() <= MAX_PARTS && !product.swiglu && product.rows == 1 && product.stream_tile() == Some(1)
+}
+
 /// Blocks that hold a group of results.
 pub(crate) const ROUNDING_CLUSTER: u32 = (GROUP / BLOCK_ROWS) as u32;
 

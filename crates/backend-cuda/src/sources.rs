@@ -20,6 +20,7 @@ macro_rules! files {
 pub(crate) static HEADERS: &[File] = &files![
     "attention.cuh",
     "common.cuh",
+    "conv.cuh",
     "intrinsics.cuh",
     "kv.cuh",
     "linear.cuh",

@@ -89,22 +89,42 @@ void time_attention(const char* model, u32 heads, u32 kv_heads, u32 dim, u32 pas
         p.q_stride = heads * dim;
         launch(Shape{"heads_append_f16", {1, (heads + 2 * kv_heads + 3) / 4, 1}, 128, 0, 1}, p, i == 0);
     });
-    for (u32 together : {1u, 4u}) {
+    // With and without what makes the results the next product's input.
+    Input next(heads * dim);
+    PrepareParams rounded = preparation(next, heads * dim, false);
+    rounded.input = INPUT_SIGMOID;
+    rounded.gate = view(qkv, width, heads, dim);
+    for (bool rounds : {false, true}) {
+        const std::string kernel = "attention_few_f16_d" + std::to_string(dim);
+        if (heads * splits > 1024) continue;
+        line(name(rounds ? "attention_few, rounds" : "attention_few"), n, [&](u32 i) {
+            AttentionParams p = params(i % layers);
+            if (rounds && splits == 1) p.next = rounded;
+            launch(Shape{kernel, {1, heads, splits}, 512, 0, 1}, p, i == 0);
+        });
+    }
+    for (u32 together : {1u, group % 3 == 0 ? 3u : 2u, 4u}) {
+        if (heads * splits <= 1024 && together != 1) continue;
         char what[60];
         std::snprintf(what, sizeof(what), "attention_split h%u", together);
         const std::string kernel = "attention_split_f16_d" + std::to_string(dim) + "_h" + std::to_string(together);
         const u32 passes = kv_heads * ((group + together - 1) / together);
         line(name(what), n, [&](u32 i) { launch(Shape{kernel, {1, passes, splits}, 128, 0, 1}, params(i % layers), i == 0); });
     }
-    if (splits > 1) {
-        line(name("combine"), n, [&](u32 i) { launch(Shape{"attention_combine", {1, heads, 1}, 64, 0, 1}, params(i % layers), i == 0); });
+    for (bool rounds : {false, true}) {
+        if (splits == 1) continue;
+        line(name(rounds ? "combine, rounds" : "combine"), n, [&](u32 i) {
+            AttentionParams p = params(i % layers);
+            if (rounds) p.next = rounded;
+            launch(Shape{"attention_combine", {1, heads, 1}, 256, 0, 1}, p, i == 0);
+        });
     }
 }
 
 void time_others() {
     std::printf("== kernels between the products\n");
     set_rows(1);
-    for (u32 cols : {2048u, 4096u, 5120u, 6144u, 12288u, 17408u}) {
+    for (u32 cols : {2048u, 5120u, 6144u}) {
         Input in(cols);
         char what[60];
         for (bool norm : {true, false}) {
@@ -138,23 +158,31 @@ void time_others() {
             p.out_stride = channels;
             launch(Shape{"conv_silu", {channels / 128, 1, 1}, 128, 0, 1}, p, i == 0);
         });
-        line("gated_delta 48 heads", 4 * layers, [&](u32 i) {
-            DeltaParams p;
-            std::memset(&p, 0, sizeof(p));
-            p.step = step;
-            p.q = view(out, channels, 16, 128);
-            p.k = view(out + 2048 * 4, channels, 16, 128);
-            p.v = view(out + 4096 * 4, channels, 48, 128);
-            p.log_decay = view(x, 16480, 1, 48);
-            p.beta = view(x + 192, 16480, 1, 48);
-            p.decay_rate = p.dt_bias = pointer<float>(small);
-            p.states = pointer<float>(slot + i % layers * floats_of_layer * 4);
-            p.out = pointer<float>(y);
-            p.slot_stride = floats_of_layer * layers;
-            p.out_stride = 6144;
-            p.eps = 1e-6f;
-            launch(Shape{"gated_delta_k128", {4, heads, 1}, 128, 0, 1}, p, i == 0);
-        });
+        Input next(6144);
+        PrepareParams rounded = preparation(next, 6144, true);
+        rounded.input = INPUT_GATED_NORM;
+        rounded.gate = view(next.floats, 6144, 48, 128);
+        for (bool rounds : {false, true}) {
+            line(rounds ? "gated_delta 48 heads, rounds" : "gated_delta 48 heads", 4 * layers, [&](u32 i) {
+                DeltaParams p;
+                std::memset(&p, 0, sizeof(p));
+                p.step = step;
+                p.q = view(out, channels, 16, 128);
+                p.k = view(out + 2048 * 4, channels, 16, 128);
+                p.v = view(out + 4096 * 4, channels, 48, 128);
+                p.log_decay = view(x, 16480, 1, 48);
+                p.beta = view(x + 192, 16480, 1, 48);
+                p.decay_rate = p.dt_bias = pointer<float>(small);
+                p.states = pointer<float>(slot + i % layers * floats_of_layer * 4);
+                p.out = pointer<float>(y);
+                p.slot_stride = floats_of_layer * layers;
+                p.out_stride = 6144;
+                p.eps = 1e-6f;
+                p.next = rounded;
+                const Shape all{"gated_delta_k128_rounds", {1, heads, 1}, 512, 0, 1};
+                launch(rounds ? all : Shape{"gated_delta_k128", {4, heads, 1}, 128, 0, 1}, p, i == 0);
+            });
+        }
     }
     time_attention("27b", 24, 4, 256, 70, 16);
     time_attention("27b", 24, 4, 256, 600, 16);
@@ -170,7 +198,11 @@ void time_others() {
         p.sampled = pointer<Sampled>(allocate(64));
         char what[60];
         std::snprintf(what, sizeof(what), "sample %u", vocab);
-        line(what, 20, [&](u32 i) { launch(Shape{"sample", {1, 1, 1}, 1024, 0, 1}, p, i == 0); });
+        p.shares = pointer<SampleShare>(allocate(vocab));
+        line(what, 20, [&](u32 i) {
+            launch(Shape{"sample_scan", {(vocab + SAMPLE_SHARE - 1) / SAMPLE_SHARE, 1, 1}, 256, 0, 1}, p, i == 0);
+            launch(Shape{"sample", {1, 1, 1}, 1024, 0, 1}, p);
+        });
     }
 }
 

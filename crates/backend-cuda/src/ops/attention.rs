@@ -78,7 +78,6 @@ fn prepare(frame: &Frame<'_>, op: Attention) -> Result<(Vec<Launch>, AttentionPa
         scale,
         splits,
         next: next.unwrap_or_default(),
-        next: next.unwrap_or_default(),
     };
     Ok((launches, params))
 }

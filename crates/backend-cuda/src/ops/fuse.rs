@@ -7,7 +7,7 @@ use super::{Call, Frame, attention, calls, linear, recurrent};
 use crate::launch;
 use crate::params::{self, Address, GROUP, PrepareParams};
 use crate::weight::resident;
-use onebit_ops::{Op, OpError, Program, Tensor, View};
+use onebit_ops::{Epilogue, Op, OpError, Program, Tensor, View};
 
 /// The launches of every op, in order; none for an op that a later one does with its own.
 ///
@@ -18,16 +18,21 @@ pub(crate) fn launches(program: &Program, frame: &Frame<'_>) -> Result<Vec<Vec<C
     let fuse = Fuse { frame, readers: readers(program) };
     let mut all: Vec<Vec<Call>> = Vec::with_capacity(ops.len());
     let mut place = Place::default();
+    // Whether the product in front did the convolution.
+    let mut convolved = false;
     for (at, op) in ops.iter().enumerate() {
         let (left_out, calls) = match op {
             Op::Linear { .. } => {
                 let made = fuse.input(&ops[..at], op);
                 let linear = fuse.linear(made.then(|| &ops[at - 1]), op);
                 place.next = ops.get(at + 1).map_or(Ok(None), |next| fuse.rounds(&linear, next, 1 - place.half))?;
+                place.conv = ops.get(at + 1).map_or(Ok(None), |next| fuse.convolves(&linear, next))?;
+                convolved = place.conv.is_some();
                 let calls = linear::calls(frame, &linear, place)?;
-                place = Place { half: 1 - place.half, given: place.next.map(|next| next.x), next: None };
+                place = Place { half: 1 - place.half, given: place.next.map(|next| next.x), ..Place::default() };
                 (usize::from(made), calls)
             }
+            Op::ConvSilu { .. } if std::mem::take(&mut convolved) => (0, Vec::new()),
             Op::GatedDelta { .. } => {
                 let made = fuse.gates(&ops[..at], op);
                 let next = fuse.rounds_delta(&ops[at..], place.half)?;
@@ -138,6 +143,23 @@ impl Fuse<'_> {
         prepared.raw_stride = self.frame.cols(op.out);
         prepared.eps = norm.eps;
         Ok(Some(linear::Next { x: prepared, gain: self.frame.vector(&norm.gain)?, kept: true }))
+    }
+
+    /// A convolution behind a product of one row that the product can do.
+    fn convolves(&self, op: &Linear<'_>, next: &Op) -> Result<Option<params::ConvParams>, OpError> {
+        let Op::ConvSilu { x, weight, kernel, layer, out } = next else { return Ok(None) };
+        let device = self.frame.device;
+        let (rows, _) = self.frame.rows(op.out);
+        let parts = resident(op.weight, device)?;
+        let product = linear::product(rows, op.weight, parts, op.activations, op.epilogue, device);
+        // Blocks of the product read its inputs while others write the convolution's results.
+        let residual = if let Epilogue::Residual(view) = op.epilogue { Some(view) } else { None };
+        let apart = |view: &View| !self.meets(*view, *out);
+        let first = x.tensor == op.out && x.offset == 0 && x.is_contiguous();
+        if !first || !launch::convolves(&parts.shapes, &product) || !op.input.views().iter().chain(&residual).all(apart) {
+            return Ok(None);
+        }
+        recurrent::conv_params(self.frame, *x, weight, *kernel, *layer, *out).map(Some)
     }
 
     /// Gates that the delta rule can make for itself.

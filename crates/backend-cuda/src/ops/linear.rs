@@ -30,6 +30,16 @@ pub(super) enum Input<'a> {
     },
 }
 
+impl Input<'_> {
+    /// What is read for it.
+    pub(super) fn views(&self) -> Vec<View> {
+        match *self {
+            Input::Plain(x) | Input::Norm { x, .. } => vec![x],
+            Input::GatedNorm { x, gate, .. } | Input::Sigmoid { x, gate } => vec![x, gate],
+        }
+    }
+}
+
 #[derive(Clone, Copy)]
 pub(super) struct Linear<'a> {
     pub input: Input<'a>,
@@ -58,6 +68,8 @@ pub(super) struct Place {
     /// Its input, where the product in front has rounded it.
     pub given: Option<params::Prepared>,
     pub next: Option<Next>,
+    /// A convolution of its first columns that runs with it.
+    pub conv: Option<params::ConvParams>,
 }
 
 /// Gate and up as parts of their own run in one launch with their product; else a wide product lies between.
@@ -186,6 +198,7 @@ pub(super) fn calls(frame: &Frame<'_>, op: &Linear<'_>, place: Place) -> Result<
             slices: slices as u32,
             next: place.next.map_or_else(params::Prepared::default, |next| next.x),
             next_gain: place.next.map_or(0, |next| next.gain),
+            conv: place.conv.unwrap_or_default(),
             parts: parts_list(&parts),
         };
         calls.push(Call::new(launch, params));

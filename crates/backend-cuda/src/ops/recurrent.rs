@@ -13,9 +13,22 @@ pub(super) fn conv_silu(
     layer: usize,
     out: Tensor,
 ) -> Result<Vec<Call>, OpError> {
+    let params = conv_params(frame, x, weight, kernel, layer, out)?;
+    Ok(vec![Call::new(launch::conv_silu(frame.bucket.rows, x.cols(), kernel)?, params)])
+}
+
+/// What a convolution is handed.
+pub(super) fn conv_params(
+    frame: &Frame<'_>,
+    x: View,
+    weight: &Vector,
+    kernel: usize,
+    layer: usize,
+    out: Tensor,
+) -> Result<ConvParams, OpError> {
     let windows = frame.memory.windows(layer)?;
     let pending = frame.memory.pending_inputs(frame.areas, layer)?;
-    let params = ConvParams {
+    Ok(ConvParams {
         step: frame.step,
         x: frame.view(x),
         weight: frame.vector(weight)?,
@@ -26,8 +39,7 @@ pub(super) fn conv_silu(
         pending_stride: pending.stride,
         kernel: kernel as u32,
         out_stride: frame.cols(out),
-    };
-    Ok(vec![Call::new(launch::conv_silu(frame.bucket.rows, x.cols(), kernel)?, params)])
+    })
 }
 
 /// What the delta rule decays and learns by.

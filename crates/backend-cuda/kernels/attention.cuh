@@ -209,31 +209,66 @@ __device__ __forceinline__ void append(const AttentionParams& p) {
 // rope and append one after another.
 template <u32 FORMAT>
 __device__ __forceinline__ void heads(const HeadsParams& p) {
-    __shared__ float normed[4][8 * WARP];
+    // A lane's share of 256 dimensions, and of as many pairs.
+    constexpr u32 EACH = 8, TURNS = EACH / 2;
+    __shared__ float normed[4][EACH * WARP];
     let_next_start();
-    wait_for_previous();
     const AttentionParams& a = p.attention;
     const u32 row = blockIdx.x, warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
     u32 head = blockIdx.y * (blockDim.x / WARP) + warp;
-    if (row >= a.step.header->rows || head >= a.q.heads + a.k.heads + a.v.heads) return;
+    if (row >= a.step.header->rows || head >= a.q.heads + a.k.heads + a.v.heads) {
+        wait_for_previous();
+        return;
+    }
     const bool is_query = head < a.q.heads, is_key = !is_query && head < a.q.heads + a.k.heads;
     const View& view = is_query ? a.q : is_key ? a.k : a.v;
     if (!is_query) head -= is_key ? a.q.heads : a.q.heads + a.k.heads;
     const float* x = view.data + u64(row) * view.row_stride + head * view.head_stride;
     const u32 dim = view.dim;
     float* y = normed[warp];
-    const float* gain = is_query ? p.q_gain : p.k_gain;
-    if ((is_query || is_key) && gain != nullptr) {
-        const float inverse = warp_inverse(x, dim, is_query ? p.q_eps : p.k_eps);
-        for (u32 d = lane; d < dim; d += WARP) y[d] = x[d] * inverse * gain[d];
-    } else {
-        for (u32 d = lane; d < dim; d += WARP) y[d] = x[d];
+    const float* gain = is_query ? p.q_gain : is_key ? p.k_gain : nullptr;
+    // What does not depend on the kernel in front.
+    float gains[EACH], v[EACH];
+    float2 turns[TURNS];
+#pragma unroll
+    for (u32 k = 0; k < EACH; ++k) gains[k] = gain != nullptr && lane + k * WARP < dim ? gain[lane + k * WARP] : 1.0f;
+#pragma unroll
+    for (u32 k = 0; k < TURNS; ++k) {
+        const u32 i = lane + k * WARP;
+        if ((is_query || is_key) && i < p.pairs) turns[k] = rotation(p.table[i], a.step.positions + 3 * u64(row), p.attention_factor);
+    }
+    wait_for_previous();
+#pragma unroll
+    for (u32 k = 0; k < EACH; ++k) v[k] = lane + k * WARP < dim ? x[lane + k * WARP] : 0.0f;
+    if (gain != nullptr) {
+        // As `warp_inverse`, of values at hand.
+        const auto sum_of_squares = [&](float scale) {
+            float sum = 0.0f;
+#pragma unroll
+            for (u32 k = 0; k < EACH; ++k) sum = fmaf(v[k] * scale, v[k] * scale, sum);
+            return warp_sum(sum);
+        };
+        float scale = 1.0f, sum = sum_of_squares(scale);
+        if (sum == infinity()) {
+            scale = DOWN;
+            sum = sum_of_squares(scale);
+        }
+        const float inverse = inverse_root(sum, float(dim), is_query ? p.q_eps : p.k_eps, scale);
+#pragma unroll
+        for (u32 k = 0; k < EACH; ++k) v[k] = v[k] * inverse * gains[k];
+    }
+#pragma unroll
+    for (u32 k = 0; k < EACH; ++k) {
+        if (lane + k * WARP < dim) y[lane + k * WARP] = v[k];
     }
     __syncwarp();
     if (is_query || is_key) {
         // A lane's pairs are its own.
-        for (u32 i = lane; i < p.pairs; i += WARP) {
-            const float2 t = rotation(p.table[i], a.step.positions + 3 * u64(row), p.attention_factor);
+#pragma unroll
+        for (u32 k = 0; k < TURNS; ++k) {
+            const u32 i = lane + k * WARP;
+            if (i >= p.pairs) break;
+            const float2 t = turns[k];
             const float first = y[i], second = y[i + p.pairs];
             y[i] = first * t.x - second * t.y;
             y[i + p.pairs] = second * t.x + first * t.y;
@@ -297,6 +332,7 @@ __device__ __forceinline__ void split(const AttentionParams& p) {
 // A head's results of a row as groups of a product's input, a warp each: the whole block, which has `y` of `dim` values.
 __device__ __forceinline__ void finish(const PrepareParams& p, u32 row, u32 head, u32 dim, const float* y) {
     const u32 warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+#pragma unroll 1
     for (u32 g = warp; g < dim / GROUP; g += blockDim.x / WARP) {
         Values v;
         for (u32 j = 0; j < 4; ++j) {
@@ -334,19 +370,27 @@ __device__ __forceinline__ void few(const AttentionParams& p) {
     float score = -infinity();
     if (token < seen) {
         const Keys keys = kv_head<FORMAT>(p, work.segment, page, true, work.kv);
-        constexpr u32 N = Keys::PER_UNIT;
+        constexpr u32 N = Keys::PER_UNIT, TOGETHER = 8;
         score = 0.0f;
-#pragma unroll(FORMAT == KV_F16 ? 8 : 4)
-        for (u32 unit = 0; unit < keys.units(); ++unit) {
-            float a[N];
-            keys.key(unit, token, a);
+        for (u32 base = 0; base < keys.units(); base += TOGETHER) {
+            typename Keys::Unit units[TOGETHER];
 #pragma unroll
-            for (u32 i = 0; i < N; i += 4) {
-                const float4 q = queries[(unit * N + i) / 4];
-                score = fmaf(q.x, a[i], score);
-                score = fmaf(q.y, a[i + 1], score);
-                score = fmaf(q.z, a[i + 2], score);
-                score = fmaf(q.w, a[i + 3], score);
+            for (u32 u = 0; u < TOGETHER; ++u) {
+                if (base + u < keys.units()) units[u] = keys.key_unit(base + u, token);
+            }
+#pragma unroll
+            for (u32 u = 0; u < TOGETHER; ++u) {
+                if (base + u >= keys.units()) break;
+                float a[N];
+                Keys::decode(units[u], a);
+#pragma unroll
+                for (u32 i = 0; i < N; i += 4) {
+                    const float4 q = queries[((base + u) * N + i) / 4];
+                    score = fmaf(q.x, a[i], score);
+                    score = fmaf(q.y, a[i + 1], score);
+                    score = fmaf(q.z, a[i + 2], score);
+                    score = fmaf(q.w, a[i + 3], score);
+                }
             }
         }
         score *= p.scale;
@@ -369,12 +413,20 @@ __device__ __forceinline__ void few(const AttentionParams& p) {
     if (first < p.v.dim && seen > 0) {
         const Keys from = kv_head<FORMAT>(p, work.segment, page, false, work.kv);
         float a = 0.0f, b = 0.0f;
-#pragma unroll(FORMAT == KV_F16 ? 16 : 4)
-        for (u32 t = 0; t < seen; ++t) {
-            float v[2];
-            from.template value<2>(t, first, v);
-            a = fmaf(weights[own][t], v[0], a);
-            b = fmaf(weights[own][t], v[1], b);
+        constexpr u32 TOGETHER = 16;
+#pragma unroll 1
+        for (u32 base = 0; base < seen; base += TOGETHER) {
+            float v[TOGETHER][2];
+#pragma unroll
+            for (u32 t = 0; t < TOGETHER; ++t) {
+                if (base + t < seen) from.template value<2>(base + t, first, v[t]);
+            }
+#pragma unroll
+            for (u32 t = 0; t < TOGETHER; ++t) {
+                if (base + t >= seen) break;
+                a = fmaf(weights[own][base + t], v[t][0], a);
+                b = fmaf(weights[own][base + t], v[t][1], b);
+            }
         }
         values[own][first] = a;
         values[own][first + 1] = b;
@@ -382,6 +434,7 @@ __device__ __forceinline__ void few(const AttentionParams& p) {
     __syncthreads();
     const u32 d = threadIdx.x;
     float top = -infinity(), sum = 0.0f, value = 0.0f;
+#pragma unroll 1
     for (u32 w = 0; w < SPLIT_PAGES && (blockIdx.z * SPLIT_PAGES + w) * PAGE_ROWS < work.tokens; ++w) {
         const Join joined(top, maxima[w][0]);
         top = joined.largest;
@@ -457,7 +510,7 @@ __device__ __forceinline__ void rows(const AttentionParams& p) {
     ATTENTION_HEADS(NAME, FORMAT, LANE, DIM, 2)                                               \
     ATTENTION_HEADS(NAME, FORMAT, LANE, DIM, 3)                                               \
     ATTENTION_HEADS(NAME, FORMAT, LANE, DIM, 4)                                               \
-    extern "C" __global__ void __launch_bounds__(512)                                         \
+    extern "C" __global__ void __launch_bounds__(512, 1)                                      \
         attention_few_##NAME##_d##DIM(const __grid_constant__ AttentionParams p) {            \
         attention::few<FORMAT, LANE>(p);                                                      \
     }

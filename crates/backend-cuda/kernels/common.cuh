@@ -69,12 +69,15 @@ constexpr float DOWN = 1.0f / (1ull << 40) / (1ull << 40);
 
 // Sum of squares of the values `first`, `first + step`, ..., each times `scale`.
 __device__ __forceinline__ float squares(const float* x, u32 count, u32 first, u32 step, float scale) {
+    // So many reads are on their way together; a square of nothing changes no sum.
+    constexpr u32 TOGETHER = 4;
     float sum = 0.0f;
-    // So many reads are on their way together.
-#pragma unroll 8
-    for (u32 i = first; i < count; i += step) {
-        const float v = x[i] * scale;
-        sum = fmaf(v, v, sum);
+    for (u32 base = first; base < count; base += TOGETHER * step) {
+        float v[TOGETHER];
+#pragma unroll
+        for (u32 i = 0; i < TOGETHER; ++i) v[i] = base + i * step < count ? x[base + i * step] * scale : 0.0f;
+#pragma unroll
+        for (u32 i = 0; i < TOGETHER; ++i) sum = fmaf(v[i], v[i], sum);
     }
     return sum;
 }

@@ -72,17 +72,25 @@ struct KvHead {
         return (dim + PER_UNIT - 1) / PER_UNIT;
     }
 
+    // A unit of a token's key as it lies there, with scale and minimum.
+    struct Unit {
+        uint4 codes;
+        u32 pair;
+    };
+
+    __device__ Unit key_unit(u32 unit, u32 token) const {
+        Unit u = {*(reinterpret_cast<const uint4*>(base) + unit * PAGE_ROWS + token), 0};
+        if (FORMAT == KV_Q8) u.pair = scales()[unit / 2 * PAGE_ROWS + token];
+        if (FORMAT == KV_Q4) u.pair = reinterpret_cast<const u32*>(scales())[unit * PAGE_ROWS + token];
+        return u;
+    }
+
     // Values `PER_UNIT * unit..` of a token's key; behind `dim` anything finite in quantised formats.
-    __device__ void key(u32 unit, u32 token, float (&values)[PER_UNIT]) const {
-        const uint4 v = *(reinterpret_cast<const uint4*>(base) + unit * PAGE_ROWS + token);
-        const u32 words[4] = {v.x, v.y, v.z, v.w};
-        float scale = 1.0f, minimum = 0.0f;
-        if (FORMAT == KV_Q8) scale = half_value(scales()[unit / 2 * PAGE_ROWS + token]);
-        if (FORMAT == KV_Q4) {
-            const u32 pair = reinterpret_cast<const u32*>(scales())[unit * PAGE_ROWS + token];
-            scale = half_value(u16(pair));
-            minimum = half_value(u16(pair >> 16));
-        }
+    __device__ void key(u32 unit, u32 token, float (&values)[PER_UNIT]) const { decode(key_unit(unit, token), values); }
+
+    static __device__ void decode(const Unit& unit, float (&values)[PER_UNIT]) {
+        const u32 words[4] = {unit.codes.x, unit.codes.y, unit.codes.z, unit.codes.w};
+        const float scale = half_value(u16(unit.pair)), minimum = half_value(u16(unit.pair >> 16));
 #pragma unroll
         for (u32 i = 0; i < PER_UNIT; ++i) {
             switch (FORMAT) {

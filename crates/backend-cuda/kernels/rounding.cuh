@@ -89,23 +89,23 @@ struct Values {
             const u32 c = group * GROUP + 4 * lane + j;
             if (c >= p.out.cols) continue;
             if (p.input == INPUT_NORM || gated) x[j] = x[j] * inverse * gain[j];
-            if (gated) x[j] *= silu(*at(p.gate, r, c));
-            if (p.input == INPUT_SIGMOID) x[j] *= sigmoid(*at(p.gate, r, c));
+            if (!gated && p.input != INPUT_SIGMOID) continue;
+            // silu or sigmoid.
+            const float gate = *at(p.gate, r, c);
+            x[j] *= (gated ? gate : 1.0f) / (1.0f + expf(-gate));
         }
     }
 
-    // The group as the product's input.
+    // The group as the product's input: floats, then integers, by the same short code.
     __device__ void finish(const PrepareParams& p, u32 r, u32 group, u32 lane, float inverse) const {
-        const bool integers = p.wanted & (PREPARE_INT8 | PREPARE_INT9), normed = p.input == INPUT_NORM;
-        if (!integers || !normed || p.wanted & PREPARE_FLOATS) {
+        const bool normed = p.input == INPUT_NORM;
+#pragma unroll 1
+        for (u32 turn = 0; turn < 2; ++turn) {
+            if ((p.wanted & (turn == 0 ? PREPARE_FLOATS : PREPARE_INT8 | PREPARE_INT9)) == 0) continue;
             Values v = *this;
-            v.apply(p, r, group, lane, inverse);
-            if (p.wanted & PREPARE_FLOATS) keep_floats(p, r, group, lane, v.x);
-            if (integers && !normed) round_group(p, r, group, lane, v.x, 1.0f);
+            v.apply(p, r, group, lane, turn == 1 && normed ? 1.0f : inverse);
+            if (turn == 0) keep_floats(p, r, group, lane, v.x);
+            else round_group(p, r, group, lane, v.x, normed ? inverse : 1.0f);
         }
-        if (!integers || !normed) return;
-        Values v = *this;
-        v.apply(p, r, group, lane, 1.0f);
-        round_group(p, r, group, lane, v.x, inverse);
     }
 };

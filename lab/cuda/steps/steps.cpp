@@ -433,6 +433,7 @@ void time_products(Model& model) {
 }  // namespace
 
 #include "others.hpp"
+#include "whole.hpp"
 
 int main(int argc, char** argv) {
     folder = argc > 1 ? argv[1] : ".";
@@ -443,7 +444,7 @@ int main(int argc, char** argv) {
     CALL(cuDevicePrimaryCtxRetain, &context, device);
     CALL(cuCtxSetCurrent, context);
     CALL(cuStreamCreate, &stream, CU_STREAM_NON_BLOCKING);
-    // What follows the folder: `products` for these alone.
+    // What follows the folder: `products` or `step` for these alone.
     for (const char* file : {"linear_quads.cubin", "linear_stream.cubin", "prepare.cubin", "conv.cubin", "delta.cubin",
                              "attention_f16.cubin", "attention_combine.cubin", "sample.cubin", "embed.cubin", "pointwise.cubin"}) {
         load(file);
@@ -457,14 +458,15 @@ int main(int argc, char** argv) {
         }
     }
     const std::string part = argc > 2 ? argv[2] : "all";
-    if (part != "products") time_others();
+    if (part == "all") time_others();
     {
         Model m{"27b", 64, {}, Matrix("head", 248320, 5120, false, 3)};
         m.weights.emplace_back("in", 16480, 5120, false, 64);
         m.weights.emplace_back("out", 5120, 6144, false, 64);
         m.weights.emplace_back("gate_up", 17408, 5120, true, 64);
         m.weights.emplace_back("down", 5120, 17408, false, 64);
-        time_products(m);
+        for (u32 past : {70u, 600u, 32700u}) time_step(m, {5120, 24, 4, 256, past, 4, true});
+        if (part != "step") time_products(m);
     }
     {
         Model m{"8b", 36, {}, Matrix("head", 151936, 4096, false, 3)};
@@ -472,7 +474,8 @@ int main(int argc, char** argv) {
         m.weights.emplace_back("o", 4096, 4096, false, 36);
         m.weights.emplace_back("gate_up", 12288, 4096, true, 36);
         m.weights.emplace_back("down", 4096, 12288, false, 36);
-        time_products(m);
+        for (u32 past : {70u, 600u}) time_step(m, {4096, 32, 8, 128, past, 1, false});
+        if (part != "step") time_products(m);
     }
     {
         Model m{"1.7b", 28, {}, Matrix("head", 151936, 2048, false, 3)};
@@ -480,7 +483,8 @@ int main(int argc, char** argv) {
         m.weights.emplace_back("o", 2048, 2048, false, 28);
         m.weights.emplace_back("gate_up", 6144, 2048, true, 28);
         m.weights.emplace_back("down", 2048, 6144, false, 28);
-        time_products(m);
+        for (u32 past : {70u, 600u}) time_step(m, {2048, 16, 8, 128, past, 1, false});
+        if (part != "step") time_products(m);
     }
     return 0;
 }

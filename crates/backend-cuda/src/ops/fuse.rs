@@ -18,14 +18,15 @@ pub(crate) fn launches(program: &Program, frame: &Frame<'_>) -> Result<Vec<Vec<C
     let fuse = Fuse { frame, readers: readers(program) };
     let mut all: Vec<Vec<Call>> = Vec::with_capacity(ops.len());
     let mut place = Place::default();
-    // Whether the product in front did the convolution.
-    let mut convolved = false;
+    // Whether the product in front did the convolution, or made the only row's choice needless.
+    let (mut convolved, mut selected) = (false, false);
     for (at, op) in ops.iter().enumerate() {
         let (left_out, calls) = match op {
             Op::Linear { .. } => {
                 let made = fuse.input(&ops[..at], op);
                 let linear = fuse.linear(made.then(|| &ops[at - 1]), op);
-                place.next = ops.get(at + 1).map_or(Ok(None), |next| fuse.rounds(&linear, next, 1 - place.half))?;
+                place.next = fuse.rounds(&linear, &ops[at + 1..], 1 - place.half)?;
+                selected = place.next.is_some() && matches!(ops[at + 1], Op::SelectRows { .. });
                 place.conv = ops.get(at + 1).map_or(Ok(None), |next| fuse.convolves(&linear, next))?;
                 convolved = place.conv.is_some();
                 let calls = linear::calls(frame, &linear, place)?;
@@ -33,6 +34,7 @@ pub(crate) fn launches(program: &Program, frame: &Frame<'_>) -> Result<Vec<Vec<C
                 (usize::from(made), calls)
             }
             Op::ConvSilu { .. } if std::mem::take(&mut convolved) => (0, Vec::new()),
+            Op::SelectRows { .. } if std::mem::take(&mut selected) => (0, Vec::new()),
             Op::GatedDelta { .. } => {
                 let made = fuse.gates(&ops[..at], op);
                 let next = fuse.rounds_delta(&ops[at..], place.half)?;
@@ -117,13 +119,21 @@ impl Fuse<'_> {
     }
 
     /// Whether a product can round its results as the input of the op behind it, a product, and what that takes: then nothing
-    /// lies between the two.
-    fn rounds(&self, op: &Linear<'_>, next: &Op, half: usize) -> Result<Option<linear::Next>, OpError> {
+    /// lies between the two. Where there is but one row, a choice of rows may.
+    fn rounds(&self, op: &Linear<'_>, behind: &[Op], half: usize) -> Result<Option<linear::Next>, OpError> {
+        let bucket = self.frame.bucket;
+        let (chosen, next) = match behind {
+            [Op::SelectRows { x, out }, next, ..] if bucket.rows == 1 && bucket.logits == 1 => (Some((x, *out)), next),
+            [next, ..] => (None, next),
+            [] => return Ok(None),
+        };
         let Op::Linear { x, norm, weight, activations, epilogue, .. } = next else { return Ok(None) };
         let info = self.frame.info(op.out);
-        let whole = x.tensor == op.out && x.offset == 0 && x.is_contiguous() && x.cols() == info.cols;
-        if !whole {
-            return Ok(None);
+        let whole = |x: View| x.tensor == op.out && x.offset == 0 && x.is_contiguous() && x.cols() == info.cols;
+        match chosen {
+            Some((read, out)) if !whole(*read) || !self.is_all_of(*x, out) => return Ok(None),
+            None if !whole(*x) => return Ok(None),
+            _ => {}
         }
         let device = self.frame.device;
         let (rows, _) = self.frame.rows(op.out);

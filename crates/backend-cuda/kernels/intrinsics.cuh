@@ -147,14 +147,20 @@ __device__ __forceinline__ u32 low_bytes(u32 a, u32 b, u32 c, u32 d) {
 #define BULK_COPIES
 #endif
 
-// A barrier that `bytes` bytes of bulk copies are counted by. One thread makes it and orders the copies; the others wait for
-// it behind a `__syncthreads`.
-__device__ __forceinline__ void expect_copies(u64* barrier, u32 bytes) {
+// A barrier that bytes of copies are counted by. One thread makes it, says what is to come, and orders the copies; the others wait
+// for it behind a `__syncthreads`.
+__device__ __forceinline__ void make_barrier(u64* barrier) {
 #if __CUDA_ARCH__ >= 900
-    const u32 at = u32(__cvta_generic_to_shared(barrier));
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(at) : "memory");
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(u32(__cvta_generic_to_shared(barrier))) : "memory");
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at), "r"(bytes) : "memory");
+#endif
+}
+
+__device__ __forceinline__ void expect_bytes(u64* barrier, u32 bytes) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(u32(__cvta_generic_to_shared(barrier))),
+                 "r"(bytes)
+                 : "memory");
 #endif
 }
 
@@ -168,16 +174,16 @@ __device__ __forceinline__ void start_bulk_copy(void* to, const void* from, u32 
 #endif
 }
 
-// Waits until all that a barrier expects has come.
-__device__ __forceinline__ void wait_for_arrivals(u64* barrier) {
+// Waits until all that a barrier expects has come, for the `turn`-th time.
+__device__ __forceinline__ void wait_for_arrivals(u64* barrier, u32 turn) {
 #if __CUDA_ARCH__ >= 900
     const u32 at = u32(__cvta_generic_to_shared(barrier));
     u32 come = 0;
     while (come == 0) {
-        asm volatile("{\n\t.reg .pred p;\n\tmbarrier.try_wait.parity.shared::cta.b64 p, [%1], 0;\n\t"
+        asm volatile("{\n\t.reg .pred p;\n\tmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n\t"
                      "selp.u32 %0, 1, 0, p;\n\t}"
                      : "=r"(come)
-                     : "r"(at)
+                     : "r"(at), "r"(turn & 1)
                      : "memory");
     }
 #endif
@@ -185,11 +191,10 @@ __device__ __forceinline__ void wait_for_arrivals(u64* barrier) {
 
 // ---- clusters: thread blocks that run together and see each other's shared memory, from Hopper on -------------------------
 
-// A block's letter box: the blocks of its cluster send `bytes` bytes there, and `wait_for_arrivals` waits for them. The whole
-// block calls it, once and early; nobody sends before `cluster_started`.
-__device__ __forceinline__ void cluster_start(u64* box, u32 bytes) {
+// The blocks of a cluster begin; what a block has made before is there for the others behind `cluster_started`. All threads call
+// both, once.
+__device__ __forceinline__ void cluster_start() {
 #if __CUDA_ARCH__ >= 900
-    if (threadIdx.x == 0) expect_copies(box, bytes);
     __syncwarp();
     asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 #endif
@@ -210,7 +215,8 @@ __device__ __forceinline__ u32 cluster_rank() {
     return rank;
 }
 
-// Sends a float to block `rank`: `at` and `box` are this block's own, and there it comes to the same places.
+// Sends a float to block `rank`, counted by the barrier `box`: `at` and `box` are this block's own, and there it comes to the same
+// places.
 __device__ __forceinline__ void send(float* at, u64* box, u32 rank, float x) {
 #if __CUDA_ARCH__ >= 900
     const u32 to = u32(__cvta_generic_to_shared(at)), counted = u32(__cvta_generic_to_shared(box));

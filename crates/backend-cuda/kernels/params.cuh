@@ -306,6 +306,9 @@ struct LinearParams {
     Prepared next;
     // What they are multiplied with before; null: nothing.
     const float* next_gain;
+    // Blocks that a streaming kernel has in shared memory at a time.
+    u32 stages;
+    u32 reserved;
     // Its first columns are the channels of a convolution of one row, which runs at once; `weight` null: none. Its view of
     // inputs is not looked at.
     ConvParams conv;
@@ -423,7 +426,7 @@ static_assert(sizeof(View) == 24 && sizeof(Residual) == 8 && sizeof(Part) == 88 
 static_assert(sizeof(EmbedParams) == 824 && sizeof(PointwiseParams) == 72 && sizeof(SelectRowsParams) == 136,
               "params.rs");
 static_assert(sizeof(NormParams) == 80 && sizeof(RopePair) == 8 && sizeof(RopeParams) == 72, "params.rs");
-static_assert(sizeof(PrepareParams) == 168 && sizeof(LinearParams) == 1120 && sizeof(AttentionParams) == 384,
+static_assert(sizeof(PrepareParams) == 168 && sizeof(LinearParams) == 1128 && sizeof(AttentionParams) == 384,
               "params.rs");
 static_assert(sizeof(ConvParams) == 176 && sizeof(DeltaGatesParams) == 88 && sizeof(DeltaParams) == 456, "params.rs");
 static_assert(sizeof(HeadsParams) == 440 && sizeof(SampleParams) == 144 && sizeof(SampleShare) == 24, "params.rs");

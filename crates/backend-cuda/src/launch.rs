@@ -6,6 +6,7 @@ use crate::Arch;
 use crate::params::{
     Address, BLOCK_ROWS, Codes, GROUP, MAX_PARTS, Prepared, SAMPLE_SHARE, TILE_ROWS, kv_format, wanted,
 };
+use crate::stream::Stream;
 use crate::weight::Shape;
 use onebit_ops::{Activations, KvFormat, OpError, PAGE_ROWS};
 use std::ops::Range;
@@ -73,7 +74,7 @@ const WIDE_BLOCKS: usize = 8;
 
 /// Least records of a row that are cut into [`MOST_SLICES`].
 const LONG: usize = 48;
-const MOST_SLICES: usize = 16;
+pub(crate) const MOST_SLICES: usize = 16;
 
 /// Equal slices of a row, each summed up for itself: the order of a row's sum. A function of the width alone.
 pub(crate) fn slices(cols: usize) -> usize {
@@ -94,6 +95,7 @@ pub(crate) struct Product {
     pub shared: u32,
     /// Whether blocks can run in clusters.
     pub clusters: bool,
+    pub multiprocessors: u32,
 }
 
 /// The kernels of a part's product.
@@ -120,31 +122,9 @@ impl Kind {
         match product.rows {
             rows if rows > MOST_ROWS => Kind::Wide,
             _ if shape.group != GROUP => Kind::Lanes,
-            _ if stream && product.stream_tile().is_some() => Kind::Stream,
+            _ if stream && Stream::of(product, 1).is_some() => Kind::Stream,
             _ => Kind::Quads,
         }
-    }
-}
-
-impl Product {
-    /// Shared memory that a block of the streaming kernel asks for with a tile of so many rows: codes and scales of every
-    /// record, scales and sums of the rows, and a single row's digits.
-    fn stream_bytes(&self, tile: usize) -> usize {
-        let slices = slices(self.cols);
-        let records = self.cols.div_ceil(GROUP).div_ceil(slices) * slices;
-        let weights = BLOCK_ROWS * (16 + 2) * if self.swiglu { 2 } else { 1 };
-        records * (weights + tile * 8 + if tile == 1 { GROUP } else { 0 })
-    }
-
-    /// Rows of activations of the streaming kernel: none where the device lacks its instructions, or memory beside what
-    /// the kernel has for itself. A tile of two rows needs less than one of a single row.
-    fn stream_tile(&self) -> Option<usize> {
-        let fits = |tile: &usize| {
-            let own = MOST_SLICES * 33 * size_of::<f32>() * tile * if self.swiglu { 2 } else { 1 } + 1024;
-            self.stream_bytes(*tile) + own <= self.shared as usize
-        };
-        let tile = self.rows.next_power_of_two().min(MOST_ROWS);
-        [tile, tile.max(2)].into_iter().find(fits).filter(|_| self.arch >= Arch::Sm80)
     }
 }
 
@@ -201,7 +181,7 @@ pub(crate) fn prepare(rows: usize, cols: usize) -> Launch {
 /// Launches of one product, each for some consecutive parts of the weight, in order.
 ///
 /// With `swiglu` there must be two parts of one format and of equal rows ([`fuses_swiglu`]).
-pub(crate) fn linear(parts: &[Shape], product: &Product) -> Vec<(Range<usize>, Launch)> {
+pub(crate) fn linear(parts: &[Shape], product: &Product) -> Vec<(Range<usize>, u32, Launch)> {
     let &Product { rows, cols, activations, swiglu, .. } = product;
     let mut launches = Vec::new();
     let mut start = 0;
@@ -226,18 +206,18 @@ pub(crate) fn linear(parts: &[Shape], product: &Product) -> Vec<(Range<usize>, L
         };
         // A warp a slice, of both products with `swiglu`, as far as a block has warps.
         let warps = 32 * (slices(cols) * if swiglu { 2 } else { 1 }).min(MOST_SLICES);
+        let stream = if kind == Kind::Stream { Stream::of(product, blocks) } else { None };
         launches.push((
             range,
+            stream.map_or(0, |stream| stream.stages as u32),
             match kind {
                 Kind::Lanes => tiled(format!("{name}{inputs}"), MOST_ROWS, THREADS),
                 Kind::Quads => tiled(format!("{name}{inputs}_quads"), MOST_ROWS / 2, warps),
                 Kind::Stream => {
+                    let Some(stream) = stream else { unreachable!("found to stream") };
                     let kernel = if swiglu { "stream_pair" } else { "stream" };
-                    let tile = product.stream_tile().unwrap_or(MOST_ROWS);
-                    let name = format!("linear_{name}_{kernel}_m{tile}");
-                    let shared = product.stream_bytes(tile) as u32;
-                    // Two warps have four slices, and each row is finished by one.
-                    Launch { shared, ..launch(name, [blocks, 1, 1], 32 * (slices(cols) / 2).max(tile)) }
+                    let name = format!("linear_{name}_{kernel}_m{}", stream.tile);
+                    Launch { shared: stream.shared as u32, ..launch(name, [stream.grid, 1, 1], stream.threads) }
                 }
                 Kind::Wide => {
                     let grid = [blocks.div_ceil(WIDE_BLOCKS), rows.div_ceil(WIDE_ROWS), 1];
@@ -266,7 +246,7 @@ pub(crate) fn rounds(parts: &[Shape], product: &Product, next: &[Shape], after: 
 /// Whether a product of one row runs as one launch that can do a convolution of its results, a channel a row of the weight.
 pub(crate) fn convolves(parts: &[Shape], product: &Product) -> bool {
     let stream = parts.iter().all(|part| Kind::of(*part, product) == Kind::Stream);
-    stream && parts.len() <= MAX_PARTS && !product.swiglu && product.rows == 1 && product.stream_tile() == Some(1)
+    stream && parts.len() <= MAX_PARTS && !product.swiglu && product.rows == 1 && Stream::of(product, 1).is_some_and(|s| s.tile == 1)
 }
 
 /// Blocks that hold a group of results.
@@ -499,11 +479,11 @@ mod tests {
     const BINARY: Shape = Shape { codes: Codes::Bits1, group: 128, rows: 64, plain: true };
 
     fn product(rows: usize, cols: usize, activations: Activations, swiglu: bool, arch: Arch) -> Product {
-        Product { rows, cols, activations, swiglu, arch, shared: 99 << 10, clusters: true }
+        Product { rows, cols, activations, swiglu, arch, shared: 99 << 10, clusters: true, multiprocessors: 132 }
     }
 
     fn kernels(parts: &[Shape], product: &Product) -> Vec<Launch> {
-        linear(parts, product).into_iter().map(|(_, launch)| launch).collect()
+        linear(parts, product).into_iter().map(|(_, _, launch)| launch).collect()
     }
 
     #[test]
@@ -537,20 +517,5 @@ mod tests {
         assert_eq!(threads(5120, &[BINARY; 2], true), 512);
         assert_eq!(threads(6144, &[BINARY], false), 512);
         assert_eq!(threads(6144, &[BINARY; 2], true), 512);
-    }
-
-    #[test]
-    fn what_streams_fits_the_shared_memory() {
-        let stream = |cols, swiglu, shared| {
-            let product = Product { shared, ..product(1, cols, Activations::I8G128, swiglu, Arch::Sm90a) };
-            let launch = kernels(&[BINARY; 2], &product).swap_remove(0);
-            (launch.kernel, launch.shared)
-        };
-        // 136 records in 16 slices of 9.
-        let down = |tile: u32, bytes: u32| (format!("linear_bits1_stream_m{tile}"), 144 * bytes);
-        assert_eq!(stream(17408, false, 227 << 10), down(1, 512 + 64 + 8 + 128));
-        assert_eq!(stream(17408, false, 99 << 10), down(2, 512 + 64 + 2 * 8));
-        assert_eq!(stream(17408, false, 64 << 10), ("linear_bits1_i8_quads_m1".to_owned(), 0));
-        assert_eq!(stream(5120, true, 99 << 10), ("linear_bits1_stream_pair_m1".to_owned(), 40 * (2 * (512 + 64) + 8 + 128)));
     }
 }

@@ -248,16 +248,35 @@ LinearParams product(const Matrix& w, u32 layer, const Prepared& x, Bytes out, u
     return p;
 }
 
-Shape digits(const Matrix& w, u32 m) {
+// The older kernel, by another way.
+Shape quads(const Matrix& w, u32 m) {
     const u32 warps = std::min(slices(w.cols) * (w.pair ? 2 : 1), 16u);
-    return {"linear_bits1_digits_quads_m" + std::to_string(m), {w.blocks(), 1, 1}, 32 * warps, 0, 1};
+    return {"linear_bits1_i8_quads_m" + std::to_string(m), {w.blocks(), 1, 1}, 32 * warps, 0, 1};
 }
 
-Shape streamed(const Matrix& w, u32 m, bool rounds) {
-    const u32 n = slices(w.cols), share = (w.cols / 128 + n - 1) / n;
-    const u32 shared = n * share * ((w.pair ? 2 : 1) * 576 + 8 * m + (m == 1 ? 128 : 0));
+// Multiprocessors, and thread blocks of the streaming kernel for each where there are several turns; 0: the backend's choice.
+u32 multiprocessors = 132, together = 0;
+
+Shape streamed(const Matrix& w, u32 m, bool rounds, u32& stages) {
+    const u32 n = slices(w.cols), room = (w.cols / 128 + n - 1) / n * n, unit = room * 576;
+    const u32 own = room * (8 * m + (m == 1 ? 128 : 0)), fixed = 1100 + (m == 1 ? 2 : 1) * (w.pair ? 2 : 1) * 16 * 33 * 4 * m;
+    const u32 least = w.pair ? 2 : 1, memory = 227 << 10;
+    const u32 fit = std::max(1u, memory / (least * unit + own + fixed));
+    const u32 c = std::min(fit, together != 0 ? together : 2);
+    u32 grid = w.blocks();
+    stages = least;
+    if (grid > multiprocessors * 3 / 2) {
+        grid = std::min(grid, multiprocessors * c);
+        if (rounds) grid = grid / 4 * 4;
+        stages = std::min(4u, std::max(least, (memory / c - own - fixed) / unit));
+    }
     return {std::string("linear_bits1_stream_") + (w.pair ? "pair_" : "") + "m" + std::to_string(m),
-            {w.blocks(), 1, 1}, 32 * std::max(n / 2, m), shared, rounds ? 4u : 1u};
+            {grid, 1, 1}, 32 * std::max(n / 2, m), stages * unit + own, rounds ? 4u : 1u};
+}
+
+void multiply(const Matrix& w, u32 m, bool rounds, LinearParams p, bool first = false) {
+    const Shape shape = streamed(w, m, rounds, p.stages);
+    launch(shape, p, first);
 }
 
 PrepareParams preparation(const Input& in, u32 cols, bool norm) {
@@ -280,12 +299,14 @@ void set_rows(u32 rows) {
 }
 
 // Results of the streamed product against the older kernel, and its rounding against the host's.
-void compare(const Matrix& w, u32 m) {
-    set_rows(m);
+// `few`: as if there were few multiprocessors, so that blocks have many turns.
+void compare(const Matrix& w, u32 m, bool few) {
+    set_rows(std::min(m, 4u));
+    m = std::min(m, 4u);
     Input in(w.cols);
     const Bytes a = allocate(size_t(8) * w.rows * 4), b = allocate(size_t(8) * w.rows * 4), residual = upload(floats(8 * w.rows));
     launch(Shape{"prepare", {m, prepare(w.cols).grid[1], 1}, 512, 0, 1}, preparation(in, w.cols, true), true);
-    launch(digits(w, m), product(w, 0, in.x, a, EPILOGUE_RESIDUAL, residual), true);
+    launch(quads(w, std::min(m, 4u)), product(w, 0, in.x, a, EPILOGUE_RESIDUAL, residual), true);
     LinearParams p = product(w, 0, in.x, b, EPILOGUE_RESIDUAL, residual);
     Input next(w.rows);
     const bool rounds = w.rows % 128 == 0;
@@ -294,7 +315,9 @@ void compare(const Matrix& w, u32 m) {
         p.next.squares = pointer<float>(allocate(w.rows));
         p.next_gain = pointer<float>(next.gain);
     }
-    launch(streamed(w, m, rounds), p, true);
+    multiprocessors = few ? 4 : 132;
+    multiply(w, m, rounds, p, true);
+    multiprocessors = 132;
     CALL(cuStreamSynchronize, stream);
     const auto x = download<u32>(a, m * w.rows), y = download<u32>(b, m * w.rows);
     size_t differ = 0, wrong = 0;
@@ -367,64 +390,50 @@ void time_products(Model& model) {
             p.next_gain = i == 2 ? nullptr : pointer<float>(next.gain);
             if (w.pair) p.out = nullptr;
         }
-        launch(variant == 0 ? digits(w, 1) : streamed(w, 1, rounds), p, first);
+        multiply(w, 1, rounds, p, first);
     };
     for (size_t i = 0; i < model.weights.size(); ++i) {
         Matrix& w = model.weights[i];
         std::printf("%-8s %6ux%-6u", w.name.c_str(), w.rows * (w.pair ? 2 : 1), w.cols);
-        for (int variant = 0; variant < 3; ++variant) {
-            if (variant == 2 && i == 0) continue;
+        for (u32 c : {0u, 1u, 2u, 3u, 4u})
+        for (int variant = 1; variant < 3; ++variant) {
+            if ((variant == 2 && i == 0) || (c > 0 && w.blocks() < 198)) continue;
+            together = c;
+            if (c > 0) std::printf("\n    %u together", c);
             const double us = replay([&] {
                 for (u32 l = 0; l < model.layers; ++l) call(i, l, variant, l == 0);
             }) / model.layers;
-            std::printf("  %s %.2f (%.0f)", variant == 0 ? "digits" : variant == 1 ? "stream" : "+round", us, w.bytes() / us / 1e3);
+            std::printf("  %s %.2f (%.0f)", variant == 1 ? "stream" : "+round", us, w.bytes() / us / 1e3);
         }
+        together = 0;
         std::printf("\n");
         std::fflush(stdout);
     }
     {
         Matrix& w = model.head;
-        for (int variant = 0; variant < 2; ++variant) {
+        for (u32 c : {1u, 2u, 3u, 4u, 6u}) {
+            together = c;
             const double us = replay([&] {
                 for (u32 l = 0; l < w.layers; ++l) {
-                    LinearParams p = product(w, l, inputs[0].x, out, EPILOGUE_STORE, residual);
-                    launch(variant == 0 ? digits(w, 1) : streamed(w, 1, false), p, l == 0);
+                    multiply(w, 1, false, product(w, l, inputs[0].x, out, EPILOGUE_STORE, residual), l == 0);
                 }
             }) / w.layers;
-            std::printf("head %s %.2f (%.0f)\n", variant == 0 ? "digits" : "stream", us, w.bytes() / us / 1e3);
+            std::printf("head, %u together %.2f (%.0f)\n", c, us, w.bytes() / us / 1e3);
         }
-    }
-    for (int variant = 0; variant < 4; ++variant) {
-        // 0: prepare and digits; 1: prepare and stream; 2: rounded behind products (the mixer's output alone is prepared); 3: stream alone
-        const double us = replay([&] {
-            for (u32 l = 0; l < model.layers; ++l) {
-                for (size_t i = 0; i < 4; ++i) {
-                    const u32 cols = model.weights[i].cols;
-                    if (variant < 2 || (variant == 2 && i == 1 && false)) {
-                        launch(prepare(cols), preparation(inputs[i], cols, i % 2 == 0), l + i == 0);
-                    }
-                    call(i, l, variant == 3 ? 1 : variant, variant != 0 && variant != 1 && l + i == 0);
-                }
-            }
-        });
-        const char* names[] = {"prepare+digits", "prepare+stream", "stream rounds", "stream alone"};
-        std::printf("%-16s all layers %.1f us, a layer %.2f\n", names[variant], us, us / model.layers);
-        std::fflush(stdout);
+        together = 0;
     }
     for (u32 m : {2u, 4u, 8u}) {
         set_rows(m);
-        for (int variant = 0; variant < 2; ++variant) {
-            const double us = replay([&] {
-                for (u32 l = 0; l < model.layers; ++l) {
-                    for (size_t i = 0; i < 4; ++i) {
-                        Matrix& w = model.weights[i];
-                        LinearParams p = product(w, l, inputs[i].x, out, i % 2 ? EPILOGUE_RESIDUAL : EPILOGUE_STORE, residual);
-                        launch(variant == 0 ? digits(w, m) : streamed(w, m, false), p, l + i == 0);
-                    }
+        const double us = replay([&] {
+            for (u32 l = 0; l < model.layers; ++l) {
+                for (size_t i = 0; i < 4; ++i) {
+                    Matrix& w = model.weights[i];
+                    LinearParams p = product(w, l, inputs[i].x, out, i % 2 ? EPILOGUE_RESIDUAL : EPILOGUE_STORE, residual);
+                    multiply(w, m, false, p, l + i == 0);
                 }
-            });
-            std::printf("%u rows, %s alone: %.1f us\n", m, variant == 0 ? "digits" : "stream", us);
-        }
+            }
+        });
+        std::printf("%u rows, products alone: %.1f us\n", m, us);
         set_rows(1);
     }
     std::fflush(stdout);
@@ -437,6 +446,7 @@ void time_products(Model& model) {
 
 int main(int argc, char** argv) {
     folder = argc > 1 ? argv[1] : ".";
+    chained = std::getenv("NOCHAIN") == nullptr;
     CALL(cuInit, 0);
     CUdevice device;
     CUcontext context;
@@ -452,9 +462,11 @@ int main(int argc, char** argv) {
     count_of_rows = allocate(64);
     {
         for (u32 m : {1u, 2u, 4u, 8u}) {
-            compare(Matrix("qkv", 4096 + 96, 2048, false, 1), m);
-            compare(Matrix("down", 5120, 17408, false, 1), m);
-            compare(Matrix("gate_up", 1280, 5120, true, 1), m);
+            for (bool few : {false, true}) {
+                compare(Matrix("qkv", 4096 + 96, 2048, false, 1), m, few);
+                compare(Matrix("down", 1280, 17408, false, 1), m, few);
+                compare(Matrix("gate_up", 1280, 5120, true, 1), m, few);
+            }
         }
     }
     const std::string part = argc > 2 ? argv[2] : "all";

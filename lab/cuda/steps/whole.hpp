@@ -45,6 +45,10 @@ void time_step(Model& model, const Sizes& sizes) {
             launch(s, p, first);
             first = false;
         };
+        const auto go_stream = [&](const Matrix& w, bool rounds, LinearParams p) {
+            multiply(w, 1, rounds, p, first);
+            first = false;
+        };
         go(prepare(sizes.hidden), preparation(normed, sizes.hidden, true));
         for (u32 l = 0; l < layers; ++l) {
             const Prepared& x = l == 0 ? normed.x : with_norm;
@@ -61,7 +65,7 @@ void time_step(Model& model, const Sizes& sizes) {
                 p.conv.kernel = 4;
                 p.conv.out_stride = 10240;
             }
-            if (with_products) go(streamed(in, 1, false), p);
+            if (with_products) go_stream(in, false, p);
             if (with_mixers && attends) {
                 AttentionParams a;
                 std::memset(&a, 0, sizeof(a));
@@ -121,20 +125,20 @@ void time_step(Model& model, const Sizes& sizes) {
             LinearParams o = product(model.weights[1], l, mixer.x, stream_x, EPILOGUE_RESIDUAL, stream_x);
             o.next = with_norm;
             o.next_gain = pointer<float>(gain);
-            go(streamed(model.weights[1], 1, true), o);
+            go_stream(model.weights[1], true, o);
             LinearParams g = product(model.weights[2], l, with_norm, 0, EPILOGUE_STORE, stream_x);
             g.next = inner.x;
-            go(streamed(model.weights[2], 1, true), g);
+            go_stream(model.weights[2], true, g);
             LinearParams down = product(model.weights[3], l, inner.x, stream_x, EPILOGUE_RESIDUAL, stream_x);
             if (l + 1 < layers) {
                 down.next = with_norm;
                 down.next_gain = pointer<float>(gain);
             }
-            go(streamed(model.weights[3], 1, l + 1 < layers), down);
+            go_stream(model.weights[3], l + 1 < layers, down);
         }
         if (!with_products) return;
         go(prepare(sizes.hidden), preparation(normed, sizes.hidden, true));
-        go(streamed(head, 1, false), product(head, 0, normed.x, logits, EPILOGUE_STORE, stream_x));
+        go_stream(head, false, product(head, 0, normed.x, logits, EPILOGUE_STORE, stream_x));
         go(Shape{"sample_scan", {(head.rows + SAMPLE_SHARE - 1) / SAMPLE_SHARE, 1, 1}, 256, 0, 1}, sampled);
         go(Shape{"sample", {1, 1, 1}, 1024, 0, 1}, sampled);
     };

@@ -242,17 +242,13 @@ __device__ __forceinline__ void heads(const HeadsParams& p) {
     for (u32 k = 0; k < EACH; ++k) v[k] = lane + k * WARP < dim ? x[lane + k * WARP] : 0.0f;
     if (gain != nullptr) {
         // As `warp_inverse`, of values at hand.
-        const auto sum_of_squares = [&](float scale) {
+        float scale;
+        const float sum = sum_in_range(scale, [&](float by) {
             float sum = 0.0f;
 #pragma unroll
-            for (u32 k = 0; k < EACH; ++k) sum = fmaf(v[k] * scale, v[k] * scale, sum);
+            for (u32 k = 0; k < EACH; ++k) sum = fmaf(v[k] * by, v[k] * by, sum);
             return warp_sum(sum);
-        };
-        float scale = 1.0f, sum = sum_of_squares(scale);
-        if (sum == infinity()) {
-            scale = DOWN;
-            sum = sum_of_squares(scale);
-        }
+        });
         const float inverse = inverse_root(sum, float(dim), is_query ? p.q_eps : p.k_eps, scale);
 #pragma unroll
         for (u32 k = 0; k < EACH; ++k) v[k] = v[k] * inverse * gains[k];
@@ -329,19 +325,26 @@ __device__ __forceinline__ void split(const AttentionParams& p) {
     }
 }
 
-// A head's results of a row as groups of a product's input, a warp each: the whole block, which has `y` of `dim` values.
-__device__ __forceinline__ void finish(const PrepareParams& p, u32 row, u32 head, u32 dim, const float* y) {
-    const u32 warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
-#pragma unroll 1
-    for (u32 g = warp; g < dim / GROUP; g += blockDim.x / WARP) {
-        Values v;
+// A head's results of a row as groups of a product's input, a warp each: the whole block calls both, the first one early.
+struct Finish {
+    Values v;
+
+    __device__ void load(const PrepareParams& p, u32 row, u32 head, u32 dim) {
+        const u32 warp = threadIdx.x / WARP, groups = dim / GROUP;
+        if (p.wanted != 0 && warp < groups) v.load_gate(p, row, head * groups + warp, threadIdx.x % WARP);
+    }
+
+    // `y`: the head's values.
+    __device__ void run(const PrepareParams& p, u32 row, u32 head, u32 dim, const float* y) {
+        const u32 warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, groups = dim / GROUP;
+        if (warp >= groups) return;
         for (u32 j = 0; j < 4; ++j) {
-            v.x[j] = y[g * GROUP + 4 * lane + j];
+            v.x[j] = y[warp * GROUP + 4 * lane + j];
             v.gain[j] = 1.0f;
         }
-        v.finish(p, row, head * (dim / GROUP) + g, lane, 1.0f);
+        v.finish(p, row, head * groups + warp, lane, 1.0f);
     }
-}
+};
 
 // The same as `split` for one head where there is little to do: four warps a page, so that what counts then, the time of one
 // block, is short.
@@ -361,6 +364,8 @@ __device__ __forceinline__ void few(const AttentionParams& p) {
     const u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, own = warp / WARPS, quarter = warp % WARPS;
     const u32 page = blockIdx.z * SPLIT_PAGES + own;
     const u32 seen = page * PAGE_ROWS < work.tokens ? min(work.tokens - page * PAGE_ROWS, PAGE_ROWS) : 0;
+    Finish last;
+    if (p.splits == 1) last.load(p.next, work.row, work.first_head, p.v.dim);
     for (u32 d = threadIdx.x; d < LANE * WARP; d += blockDim.x) {
         reinterpret_cast<float*>(queries)[d] = d < p.q.dim ? *at(p.q, work.row, work.first_head * p.q.dim + d) : 0.0f;
     }
@@ -459,7 +464,7 @@ __device__ __forceinline__ void few(const AttentionParams& p) {
     __syncthreads();
     if (d < p.v.dim) values[0][d] = y;
     __syncthreads();
-    finish(p.next, work.row, work.first_head, p.v.dim, values[0]);
+    last.run(p.next, work.row, work.first_head, p.v.dim, values[0]);
 }
 
 // Whole rows: a warp each.

@@ -14,6 +14,8 @@ extern "C" __global__ void __launch_bounds__(256) attention_combine(const __grid
     const u32 tokens = segment.past + (row - segment.first_row) + 1, size = p.v.dim + 2;
     const u32 splits = (tokens + attention::SPLIT_TOKENS - 1) / attention::SPLIT_TOKENS;
     const float* partials = p.partials + (u64(row) * p.q.heads + head) * p.splits * size;
+    attention::Finish last;
+    last.load(p.next, row, head, p.v.dim);
     float largest = -infinity(), sum = 0.0f, value = 0.0f;
     for (u32 base = 0; base < splits; base += CHUNK, partials += CHUNK * size) {
         const u32 count = min(splits - base, CHUNK);
@@ -51,5 +53,5 @@ extern "C" __global__ void __launch_bounds__(256) attention_combine(const __grid
     }
     if (d < p.v.dim) results[d] = y;
     __syncthreads();
-    attention::finish(p.next, row, head, p.v.dim, results);
+    last.run(p.next, row, head, p.v.dim, results);
 }

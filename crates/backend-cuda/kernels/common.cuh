@@ -72,6 +72,7 @@ __device__ __forceinline__ float squares(const float* x, u32 count, u32 first, u
     // So many reads are on their way together; a square of nothing changes no sum.
     constexpr u32 TOGETHER = 4;
     float sum = 0.0f;
+#pragma unroll 1
     for (u32 base = first; base < count; base += TOGETHER * step) {
         float v[TOGETHER];
 #pragma unroll
@@ -87,14 +88,26 @@ __device__ __forceinline__ float inverse_root(float sum, float count, float eps,
     return scale / sqrtf(sum / count + eps * scale * scale);
 }
 
+// `sum_of(scale)`, the sum of the squares of values times `scale`: as they are, or scaled down where that leaves the range of
+// floats. The code is there once.
+template <typename F>
+__device__ __forceinline__ float sum_in_range(float& scale, F sum_of) {
+    scale = 1.0f;
+    float sum = 0.0f;
+#pragma unroll 1
+    for (u32 turn = 0; turn < 2; ++turn) {
+        sum = sum_of(scale);
+        if (turn == 1 || sum != infinity()) break;
+        scale = DOWN;
+    }
+    return sum;
+}
+
 // `1 / rms` of values, by one warp.
 __device__ __forceinline__ float warp_inverse(const float* x, u32 count, float eps) {
-    float scale = 1.0f;
-    float sum = warp_sum(squares(x, count, threadIdx.x % WARP, WARP, scale));
-    if (sum == infinity()) {
-        scale = DOWN;
-        sum = warp_sum(squares(x, count, threadIdx.x % WARP, WARP, scale));
-    }
+    float scale;
+    const float sum = sum_in_range(
+        scale, [&](float by) { return warp_sum(squares(x, count, threadIdx.x % WARP, WARP, by)); });
     return inverse_root(sum, float(count), eps, scale);
 }
 

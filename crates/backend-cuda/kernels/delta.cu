@@ -75,12 +75,8 @@ struct Head {
 template <u32 LANES>
 __device__ __forceinline__ void normalise(const float* x, u32 dim, float eps, float factor, float4* out) {
     const u32 lane = threadIdx.x % WARP;
-    float scale = 1.0f;
-    float sum = warp_sum(squares(x, dim, lane, WARP, scale));
-    if (sum == infinity()) {
-        scale = DOWN;
-        sum = warp_sum(squares(x, dim, lane, WARP, scale));
-    }
+    float scale;
+    const float sum = sum_in_range(scale, [&](float by) { return warp_sum(squares(x, dim, lane, WARP, by)); });
     const float inverse = inverse_root(sum, 1.0f, eps, scale) * factor;
     float* to = reinterpret_cast<float*>(out);
     for (u32 i = lane; i < LANES * KEPT; i += WARP) to[i] = i < dim ? x[i] * inverse : 0.0f;
@@ -92,6 +88,7 @@ __device__ __forceinline__ void load(const Head& h, Batch<LANES, THREADS>& batch
     const DeltaParams& p = h.p;
     const u32 warp = threadIdx.x / WARP, column = blockIdx.x * (THREADS / LANES);
     __syncthreads();
+#pragma unroll 1
     for (u32 j = threadIdx.x; j < count * (THREADS / LANES); j += THREADS) {
         const u32 i = j / (THREADS / LANES), c = column + j % (THREADS / LANES);
         if (c >= p.v.dim) continue;
@@ -107,6 +104,7 @@ __device__ __forceinline__ void load(const Head& h, Batch<LANES, THREADS>& batch
         batch.beta[i] = accepted ? gates[p.v.heads + h.head] : h.row_beta(row);
     }
     // Keys, and behind them the queries: a warp each.
+#pragma unroll 1
     for (u32 j = warp; j < (accepted ? count : 2 * count); j += THREADS / WARP) {
         const u32 i = j % count, row = h.segment.first_row + first + i;
         if (j >= count) {
@@ -126,14 +124,17 @@ template <u32 LANES, u32 THREADS>
 __device__ __forceinline__ void keep_guesses(const Head& h) {
     const DeltaParams& p = h.p;
     const u32 column = blockIdx.x * (THREADS / LANES);
+#pragma unroll 1
     for (u32 i = 0; i < h.segment.rows; ++i) {
         const u32 row = h.segment.first_row + i;
         float* to = h.pending(h.segment.pending_write, i);
+#pragma unroll 1
         for (u32 c = column + threadIdx.x; c < min(column + THREADS / LANES, p.v.dim); c += THREADS) {
             const u32 at_value = h.head * p.v.dim + c;
             to[h.value_start() + at_value] = *at(p.v, row, at_value);
         }
         if (blockIdx.x != 0) continue;
+#pragma unroll 1
         for (u32 d = threadIdx.x; h.owns_key() && d < p.k.dim; d += THREADS) {
             to[h.key_head * p.k.dim + d] = *at(p.k, row, h.key_head * p.k.dim + d);
         }
@@ -194,6 +195,7 @@ __device__ __forceinline__ void gated_delta(const DeltaParams& p) {
     const u32 part = threadIdx.x % LANES, column = threadIdx.x / LANES;
     const u32 c = blockIdx.x * (THREADS / LANES) + column;
     bool waited = false;
+#pragma unroll 1
     for (u32 z = blockIdx.z; z < p.step.header->segments; z += gridDim.z) {
         const Head h(p, p.step.segments[z], blockIdx.y);
         float* state = h.state() + c;
@@ -215,18 +217,26 @@ __device__ __forceinline__ void gated_delta(const DeltaParams& p) {
                 if (key < p.k.dim && c < p.v.dim) state[u64(key) * p.v.dim] = s[r];
             }
         };
+#pragma unroll 1
         for (u32 first = 0; first < h.segment.accepted; first += BATCH) {
             const u32 count = min(h.segment.accepted - first, BATCH);
             load(h, batch, first, count, true);
+#pragma unroll 1
             for (u32 i = 0; i < count; ++i) update(s, batch, i, part, column);
         }
         if (h.segment.speculative) {
             if (h.segment.accepted > 0) store();
             keep_guesses<LANES, THREADS>(h);
         }
+#pragma unroll 1
         for (u32 first = 0; first < h.segment.rows; first += BATCH) {
-            const u32 count = min(h.segment.rows - first, BATCH);
+            const u32 count = min(h.segment.rows - first, BATCH), turn = threadIdx.x / WARP;
+            // A warp a row finishes them.
+            if (ROUNDS && turn < count) {
+                gains.load_gate(p.next, h.segment.first_row + first + turn, h.head, threadIdx.x % WARP);
+            }
             load(h, batch, first, count, false);
+#pragma unroll 1
             for (u32 i = 0; i < count; ++i) {
                 update(s, batch, i, part, column);
                 const float y = product<LANES>(s, batch.queries[i], part);
@@ -237,9 +247,7 @@ __device__ __forceinline__ void gated_delta(const DeltaParams& p) {
             }
             if (!ROUNDS) continue;
             __syncthreads();
-            for (u32 i = threadIdx.x / WARP; i < count; i += THREADS / WARP) {
-                finish(p.next, h.segment.first_row + first + i, h.head, results[i], gains);
-            }
+            if (turn < count) finish(p.next, h.segment.first_row + first + turn, h.head, results[turn], gains);
         }
         if (!h.segment.speculative) store();
     }

@@ -34,12 +34,8 @@ __device__ __forceinline__ float row_sum(const float* x, u32 count, float scale)
 
 // `1 / rms` of the row, by the whole thread block.
 __device__ __forceinline__ float row_inverse(const float* x, u32 count, float eps) {
-    float scale = 1.0f;
-    float sum = row_sum(x, count, scale);
-    if (sum == infinity()) {
-        scale = DOWN;
-        sum = row_sum(x, count, scale);
-    }
+    float scale;
+    const float sum = sum_in_range(scale, [&](float by) { return row_sum(x, count, by); });
     return inverse_root(sum, float(count), eps, scale);
 }
 
@@ -56,12 +52,14 @@ extern "C" __global__ void __launch_bounds__(512) prepare(const __grid_constant_
     if (r >= *p.rows) return;
     // On their way while the row is summed up.
     v.load(p, r, first, lane);
+    v.load_gate(p, r, first, lane);
     float inverse = 1.0f;
     if (p.input == INPUT_NORM) inverse = row_inverse(at(p.x, r, 0), p.out.cols, p.eps);
     for (u32 group = first; group < p.out.padded / GROUP; group += step) {
         if (group != first) {
             v.load_gain(p, group, lane);
             v.load(p, r, group, lane);
+            v.load_gate(p, r, group, lane);
         }
         if (p.input == INPUT_GATED_NORM) inverse = warp_inverse(at(p.x, r, group * GROUP), GROUP, p.eps);
         v.finish(p, r, group, lane, inverse);

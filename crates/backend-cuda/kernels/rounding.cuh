@@ -26,6 +26,7 @@ __device__ __forceinline__ void round_group(
         const i32 v = rounded(x[j], inverse, limit);
         sum += v;
         word |= u32(u8(nine ? v >> 1 : v)) << 8 * j;
+        if (!nine) continue;
         // Eight lanes hold 32 values, value e = 4 lane + j: their lowest bits are one byte of this ballot.
         const u32 odd = __ballot_sync(ALL_LANES, v & 1);
         low |= (odd >> (lane & 24) & 0xff) << 8 * j;
@@ -39,16 +40,15 @@ __device__ __forceinline__ void round_group(
         if (nine) p.out.low[piece] = low;
     }
     if (p.wanted & PREPARE_PLANES) {
-        // A lane writes word lane % 4 of digit lane / 4: bits of the eight lanes that hold its 32 values.
-        u32 plane = 0;
-#pragma unroll 1
-        for (u32 digit = 0; digit < 8; ++digit) {
-            for (u32 j = 0; j < 4; ++j) {
-                const u32 bits = __ballot_sync(ALL_LANES, word >> (8 * j + digit) & 1);
-                if (digit == lane / 4) plane |= (bits >> 8 * (lane % 4) & 0xff) << 8 * j;
-            }
+        // Eight lanes hold a word of each digit: a lane's bytes become rows of bits, digit by digit.
+        u32 plane = word;
+#pragma unroll
+        for (u32 step = 4; step > 0; step /= 2) {
+            const u32 lower = step == 4 ? 0x0f0f0f0fu : step == 2 ? 0x33333333u : 0x55555555u;
+            const u32 other = __shfl_xor_sync(ALL_LANES, plane, step);
+            plane = lane & step ? (plane & ~lower) | (other & ~lower) >> step : (plane & lower) | (other & lower) << step;
         }
-        p.out.planes[row * (padded / 4) + group * WARP + lane] = plane;
+        p.out.planes[row * (padded / 4) + group * WARP + 4 * (lane % 8) + lane / 8] = plane;
     }
     if (lane == 0) p.out.scales[row * (padded / GROUP) + group] = scale * inverse_rms;
 }
@@ -65,6 +65,8 @@ __device__ __forceinline__ void keep_floats(const PrepareParams& p, u64 row, u32
 struct Values {
     float x[4];
     float gain[4];
+    // Where there is one.
+    float gate[4];
 
     // Gains are there before the kernel in front has ended.
     __device__ void load_gain(const PrepareParams& p, u32 group, u32 lane) {
@@ -82,8 +84,16 @@ struct Values {
         }
     }
 
+    __device__ void load_gate(const PrepareParams& p, u32 r, u32 group, u32 lane) {
+        if (p.input != INPUT_GATED_NORM && p.input != INPUT_SIGMOID) return;
+        for (u32 j = 0; j < 4; ++j) {
+            const u32 c = group * GROUP + 4 * lane + j;
+            gate[j] = c < p.out.cols ? *at(p.gate, r, c) : 0.0f;
+        }
+    }
+
     // `inverse`: of the row, or of the group.
-    __device__ void apply(const PrepareParams& p, u32 r, u32 group, u32 lane, float inverse) {
+    __device__ void apply(const PrepareParams& p, u32 group, u32 lane, float inverse) {
         const bool gated = p.input == INPUT_GATED_NORM;
         for (u32 j = 0; j < 4; ++j) {
             const u32 c = group * GROUP + 4 * lane + j;
@@ -91,8 +101,7 @@ struct Values {
             if (p.input == INPUT_NORM || gated) x[j] = x[j] * inverse * gain[j];
             if (!gated && p.input != INPUT_SIGMOID) continue;
             // silu or sigmoid.
-            const float gate = *at(p.gate, r, c);
-            x[j] *= (gated ? gate : 1.0f) / (1.0f + expf(-gate));
+            x[j] *= (gated ? gate[j] : 1.0f) / (1.0f + expf(-gate[j]));
         }
     }
 
@@ -103,7 +112,7 @@ struct Values {
         for (u32 turn = 0; turn < 2; ++turn) {
             if ((p.wanted & (turn == 0 ? PREPARE_FLOATS : PREPARE_INT8 | PREPARE_INT9)) == 0) continue;
             Values v = *this;
-            v.apply(p, r, group, lane, turn == 1 && normed ? 1.0f : inverse);
+            v.apply(p, group, lane, turn == 1 && normed ? 1.0f : inverse);
             if (turn == 0) keep_floats(p, r, group, lane, v.x);
             else round_group(p, r, group, lane, v.x, normed ? inverse : 1.0f);
         }

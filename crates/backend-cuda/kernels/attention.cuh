@@ -66,13 +66,13 @@ __device__ __forceinline__ void join(Partial<LANE, HEADS>& whole, const Partial<
     }
 }
 
-// Shared memory of one warp.
+// Queries of a row: zeros behind the head's own dimensions.
 template <u32 LANE, u32 HEADS>
-struct Scratch {
-    // Zeros behind the head's own dimensions.
-    float4 queries[HEADS][LANE * WARP / 4];
-    float weights[HEADS][PAGE_ROWS];
-};
+using Queries = float4[HEADS][LANE * WARP / 4];
+
+// Weights of a page's tokens, of one warp.
+template <u32 HEADS>
+using Weights = float[HEADS][PAGE_ROWS];
 
 // One row and some of the query heads of one key head.
 template <u32 FORMAT, u32 LANE, u32 HEADS>
@@ -98,8 +98,8 @@ struct Work {
         tokens = segment.past + (row - segment.first_row) + 1;
     }
 
-    __device__ void load_queries(Scratch<LANE, HEADS>& scratch, u32 thread, u32 threads) const {
-        float* to = reinterpret_cast<float*>(scratch.queries);
+    __device__ void load_queries(Queries<LANE, HEADS>& queries, u32 thread, u32 threads) const {
+        float* to = reinterpret_cast<float*>(queries);
         for (u32 i = thread; i < HEADS * LANE * WARP; i += threads) {
             const u32 h = i / (LANE * WARP), d = i % (LANE * WARP);
             to[i] = h < heads && d < p.q.dim ? *at(p.q, row, (first_head + h) * p.q.dim + d) : 0.0f;
@@ -108,7 +108,7 @@ struct Work {
 
     // Scores of the lane's two tokens.
     __device__ void scores(
-        const KvHead<FORMAT>& keys, const Scratch<LANE, HEADS>& scratch, u32 lane, float (&score)[HEADS][2]
+        const KvHead<FORMAT>& keys, const Queries<LANE, HEADS>& queries, u32 lane, float (&score)[HEADS][2]
     ) const {
         constexpr u32 N = KvHead<FORMAT>::PER_UNIT;
 #pragma unroll
@@ -123,7 +123,7 @@ struct Work {
             for (u32 h = 0; h < HEADS; ++h) {
 #pragma unroll
                 for (u32 i = 0; i < N; i += 4) {
-                    const float4 q = scratch.queries[h][(unit * N + i) / 4];
+                    const float4 q = queries[h][(unit * N + i) / 4];
                     score[h][0] = fmaf(q.x, a[i], score[h][0]);
                     score[h][1] = fmaf(q.x, b[i], score[h][1]);
                     score[h][0] = fmaf(q.y, a[i + 1], score[h][0]);
@@ -138,11 +138,11 @@ struct Work {
     }
 
     // The partial result of one page, by one warp.
-    __device__ Result page(u32 index, Scratch<LANE, HEADS>& scratch) const {
+    __device__ Result page(u32 index, const Queries<LANE, HEADS>& queries, Weights<HEADS>& weights) const {
         const u32 lane = threadIdx.x % WARP, seen = min(tokens - index * PAGE_ROWS, PAGE_ROWS);
         Result result = Result::nothing();
         float score[HEADS][2];
-        scores(kv_head<FORMAT>(p, segment, index, true, kv), scratch, lane, score);
+        scores(kv_head<FORMAT>(p, segment, index, true, kv), queries, lane, score);
         // The weights of the page before have been read.
         __syncwarp();
 #pragma unroll
@@ -154,8 +154,8 @@ struct Work {
             const float weight_a = lane < seen ? fast_exp(a - base) : 0.0f;
             const float weight_b = lane + WARP < seen ? fast_exp(b - base) : 0.0f;
             result.sum[h] = warp_sum(weight_a + weight_b);
-            scratch.weights[h][lane] = weight_a;
-            scratch.weights[h][lane + WARP] = weight_b;
+            weights[h][lane] = weight_a;
+            weights[h][lane + WARP] = weight_b;
         }
         __syncwarp();
         if (lane * LANE >= p.v.dim) return result;
@@ -167,7 +167,7 @@ struct Work {
             values.template value<LANE>(t, lane * LANE, v);
 #pragma unroll
             for (u32 h = 0; h < HEADS; ++h) {
-                const float weight = scratch.weights[h][t];
+                const float weight = weights[h][t];
 #pragma unroll
                 for (u32 i = 0; i < LANE; ++i) result.values[h][i] = fmaf(weight, v[i], result.values[h][i]);
             }
@@ -288,7 +288,8 @@ __device__ __forceinline__ void heads(const HeadsParams& p) {
 template <u32 FORMAT, u32 LANE, u32 HEADS>
 __device__ __forceinline__ void split(const AttentionParams& p) {
     using Result = Partial<LANE, HEADS>;
-    __shared__ Scratch<LANE, HEADS> scratch[SPLIT_PAGES];
+    __shared__ Queries<LANE, HEADS> queries;
+    __shared__ Weights<HEADS> weights[SPLIT_PAGES];
     __shared__ Result pages[SPLIT_PAGES][WARP];
     let_next_start();
     wait_for_previous();
@@ -298,9 +299,9 @@ __device__ __forceinline__ void split(const AttentionParams& p) {
     if (blockIdx.z * SPLIT_TOKENS >= work.tokens) return;
     const u32 page = blockIdx.z * SPLIT_PAGES + warp;
     const bool seen = page * PAGE_ROWS < work.tokens;
-    work.load_queries(scratch[warp], lane, WARP);
-    __syncwarp();
-    if (seen) pages[warp][lane] = work.page(page, scratch[warp]);
+    work.load_queries(queries, threadIdx.x, blockDim.x);
+    __syncthreads();
+    if (seen) pages[warp][lane] = work.page(page, queries, weights[warp]);
     __syncthreads();
     if (warp != 0) return;
     Result whole = Result::nothing();
@@ -472,7 +473,8 @@ template <u32 FORMAT, u32 LANE, u32 HEADS>
 __device__ __forceinline__ void rows(const AttentionParams& p) {
     using Result = Partial<LANE, HEADS>;
     constexpr u32 WARPS = 4;
-    __shared__ Scratch<LANE, HEADS> scratch[WARPS];
+    __shared__ Queries<LANE, HEADS> queries[WARPS];
+    __shared__ Weights<HEADS> weights[WARPS];
     // Joined once a split, so it need not take registers.
     __shared__ Result wholes[WARPS][WARP];
     let_next_start();
@@ -480,14 +482,14 @@ __device__ __forceinline__ void rows(const AttentionParams& p) {
     const u32 warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, row = blockIdx.x * WARPS + warp;
     if (row >= p.step.header->rows) return;
     const Work<FORMAT, LANE, HEADS> work(p, row, blockIdx.y);
-    work.load_queries(scratch[warp], lane, WARP);
+    work.load_queries(queries[warp], lane, WARP);
     __syncwarp();
     Result& whole = wholes[warp][lane];
     whole = Result::nothing();
     for (u32 first = 0; first * PAGE_ROWS < work.tokens; first += SPLIT_PAGES) {
         Result part = Result::nothing();
         for (u32 page = first; page < first + SPLIT_PAGES && page * PAGE_ROWS < work.tokens; ++page) {
-            join(part, work.page(page, scratch[warp]));
+            join(part, work.page(page, queries[warp], weights[warp]));
         }
         join(whole, part);
     }
@@ -520,7 +522,8 @@ __device__ __forceinline__ void rows(const AttentionParams& p) {
         attention::few<FORMAT, LANE>(p);                                                      \
     }
 
-// Everything for one format: head dimensions up to 64, 128 and 256; 1 to 4 query heads at a time.
+// Everything for one format: head dimensions up to 64, 128 and 256; 1 to 4 query heads at a time,
+// and 6 of large ones, so that keys and values of 27B are read once.
 #define ATTENTION(NAME, FORMAT)                                                                                     \
     extern "C" __global__ void __launch_bounds__(128) kv_append_##NAME(const __grid_constant__ AttentionParams p) { \
         attention::append<FORMAT>(p);                                                                               \
@@ -530,4 +533,5 @@ __device__ __forceinline__ void rows(const AttentionParams& p) {
     }                                                                                                               \
     ATTENTION_DIM(NAME, FORMAT, 2, 64)                                                                              \
     ATTENTION_DIM(NAME, FORMAT, 4, 128)                                                                             \
-    ATTENTION_DIM(NAME, FORMAT, 8, 256)
+    ATTENTION_DIM(NAME, FORMAT, 8, 256)                                                                             \
+    ATTENTION_KERNEL(split, NAME, FORMAT, 8, 256, 6)

@@ -366,7 +366,12 @@ pub(crate) fn attention(shape: AttentionShape) -> Result<AttentionLaunches, OpEr
     if splits == 1 || rows * passes < FULL_DEVICE {
         launches.push(match few {
             true => launch(format!("attention_few_{suffix}"), [rows, heads, splits], 4 * 32 * SPLIT_PAGES),
-            false => launch(format!("attention_split_{suffix}_h{together}"), [rows, passes, splits], 32 * SPLIT_PAGES),
+            false => {
+                // All heads of a group at once, where there is a kernel for it: reading keys twice costs more than they do.
+                let together = if group == 6 && dim > 128 { group } else { together };
+                let passes = kv_heads * group.div_ceil(together);
+                launch(format!("attention_split_{suffix}_h{together}"), [rows, passes, splits], 32 * SPLIT_PAGES)
+            }
         });
         if splits > 1 {
             launches.push(launch("attention_combine", [rows, heads, 1], 256));

@@ -45,9 +45,6 @@ impl Kernels {
                 let kernel = kernel.ok_or_else(|| fault(format!("no module has a kernel `{name}`")))?;
                 // Functions may be loaded at their first use only; a question makes it now.
                 kernel.num_regs().during("loading a kernel")?;
-                // One division of the memory for all: a multiprocessor has to be empty before it changes.
-                let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT;
-                kernel.set_attribute(attribute, 100).during("asking for shared memory")?;
                 found.insert(name.to_owned(), kernel.clone());
                 kernel
             }

@@ -103,7 +103,8 @@ void time_attention(const char* model, u32 heads, u32 kv_heads, u32 dim, u32 pas
             launch(Shape{kernel, {1, heads, splits}, 512, 0, 1}, p, i == 0);
         });
     }
-    for (u32 together : {1u, group % 3 == 0 ? 3u : 2u, 4u}) {
+    for (u32 together : {1u, group % 3 == 0 ? 3u : 2u, 4u, 6u}) {
+        if (together == 6 && group != 6) continue;
         if (heads * splits <= 1024 && together != 1) continue;
         char what[60];
         std::snprintf(what, sizeof(what), "attention_split h%u", together);

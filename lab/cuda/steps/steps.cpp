@@ -55,8 +55,8 @@ CUfunction kernel(const std::string& name) {
     int fixed = 0;
     CALL(cuFuncGetAttribute, &fixed, CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, function);
     CALL(cuFuncSetAttribute, function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 232448 - fixed);
-    // One division of the memory for all: changing it waits for the multiprocessor to be empty.
-    if (std::getenv("CARVEOUT") == nullptr) CALL(cuFuncSetAttribute, function, CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, 100);
+    // The same division of the memory for all kernels.
+    if (std::getenv("CARVEOUT") != nullptr) CALL(cuFuncSetAttribute, function, CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, 100);
     return function;
 }
 

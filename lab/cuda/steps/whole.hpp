@@ -95,7 +95,7 @@ void time_step(Model& model, const Sizes& sizes) {
                 h.q_stride = q_width;
                 go(Shape{"heads_append_f16", {1, (sizes.heads + 2 * sizes.kv_heads + 3) / 4, 1}, 128, 0, 1}, h);
                 const std::string dim = std::to_string(sizes.dim);
-                const u32 group = sizes.heads / sizes.kv_heads, together = (group + (group + 3) / 4 - 1) / ((group + 3) / 4);
+                const u32 group = sizes.heads / sizes.kv_heads, together = group == 6 ? 6 : (group + (group + 3) / 4 - 1) / ((group + 3) / 4);
                 if (sizes.heads * splits <= 1024) {
                     go(Shape{"attention_few_f16_d" + dim, {1, sizes.heads, splits}, 512, 0, 1}, a);
                 } else {

@@ -114,7 +114,7 @@ struct Work {
 #pragma unroll
         for (u32 h = 0; h < HEADS; ++h) score[h][0] = score[h][1] = 0.0f;
         // Loads of several units, and below of several tokens, are on their way together.
-#pragma unroll(FORMAT == KV_F16 ? 4 : FORMAT == KV_Q8 ? 2 : 1)
+#pragma unroll(FORMAT == KV_F16 ? (HEADS == 1 ? 8 : 4) : FORMAT == KV_Q8 ? 2 : 1)
         for (u32 unit = 0; unit < keys.units(); ++unit) {
             float a[N], b[N];
             keys.key(unit, lane, a);
@@ -161,7 +161,7 @@ struct Work {
         if (lane * LANE >= p.v.dim) return result;
         const KvHead<FORMAT> values = kv_head<FORMAT>(p, segment, index, false, kv);
         // Tokens that the row does not see may be anything.
-#pragma unroll(FORMAT == KV_F16 ? 8 : 4)
+#pragma unroll(FORMAT == KV_F16 ? (HEADS == 1 ? 16 : 8) : 4)
         for (u32 t = 0; t < seen; ++t) {
             float v[LANE];
             values.template value<LANE>(t, lane * LANE, v);
@@ -347,127 +347,6 @@ struct Finish {
     }
 };
 
-// The same as `split` for one head where there is little to do: four warps a page, so that what counts then, the time of one
-// block, is short.
-template <u32 FORMAT, u32 LANE>
-__device__ __forceinline__ void few(const AttentionParams& p) {
-    constexpr u32 WARPS = 4, TOKENS = PAGE_ROWS / WARPS;
-    using Keys = KvHead<FORMAT>;
-    __shared__ float4 queries[LANE * WARP / 4];
-    __shared__ float weights[SPLIT_PAGES][PAGE_ROWS];
-    __shared__ float values[SPLIT_PAGES][LANE * WARP];
-    __shared__ float maxima[SPLIT_PAGES][WARPS], sums[SPLIT_PAGES];
-    let_next_start();
-    wait_for_previous();
-    if (blockIdx.x >= p.step.header->rows) return;
-    const Work<FORMAT, LANE, 1> work(p, blockIdx.x, blockIdx.y);
-    if (blockIdx.z * SPLIT_TOKENS >= work.tokens) return;
-    const u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, own = warp / WARPS, quarter = warp % WARPS;
-    const u32 page = blockIdx.z * SPLIT_PAGES + own;
-    const u32 seen = page * PAGE_ROWS < work.tokens ? min(work.tokens - page * PAGE_ROWS, PAGE_ROWS) : 0;
-    Finish last;
-    if (p.splits == 1) last.load(p.next, work.row, work.first_head, p.v.dim);
-    for (u32 d = threadIdx.x; d < LANE * WARP; d += blockDim.x) {
-        reinterpret_cast<float*>(queries)[d] = d < p.q.dim ? *at(p.q, work.row, work.first_head * p.q.dim + d) : 0.0f;
-    }
-    __syncthreads();
-    // A token a lane, of half a warp.
-    const u32 token = quarter * TOKENS + lane % TOKENS;
-    float score = -infinity();
-    if (token < seen) {
-        const Keys keys = kv_head<FORMAT>(p, work.segment, page, true, work.kv);
-        constexpr u32 N = Keys::PER_UNIT, TOGETHER = 8;
-        score = 0.0f;
-        for (u32 base = 0; base < keys.units(); base += TOGETHER) {
-            typename Keys::Unit units[TOGETHER];
-#pragma unroll
-            for (u32 u = 0; u < TOGETHER; ++u) {
-                if (base + u < keys.units()) units[u] = keys.key_unit(base + u, token);
-            }
-#pragma unroll
-            for (u32 u = 0; u < TOGETHER; ++u) {
-                if (base + u >= keys.units()) break;
-                float a[N];
-                Keys::decode(units[u], a);
-#pragma unroll
-                for (u32 i = 0; i < N; i += 4) {
-                    const float4 q = queries[((base + u) * N + i) / 4];
-                    score = fmaf(q.x, a[i], score);
-                    score = fmaf(q.y, a[i + 1], score);
-                    score = fmaf(q.z, a[i + 2], score);
-                    score = fmaf(q.w, a[i + 3], score);
-                }
-            }
-        }
-        score *= p.scale;
-    }
-    const float most = warp_max(score);
-    if (lane == 0) maxima[own][quarter] = most;
-    __syncthreads();
-    float largest = maxima[own][0];
-    for (u32 i = 1; i < WARPS; ++i) largest = fmaxf(largest, maxima[own][i]);
-    const float base = largest == -infinity() ? 0.0f : largest;
-    if (lane < TOKENS) weights[own][token] = token < seen ? fast_exp(score - base) : 0.0f;
-    __syncthreads();
-    if (quarter == 0) {
-        const float sum = warp_sum(weights[own][lane] + weights[own][lane + WARP]);
-        if (lane == 0) sums[own] = sum;
-        if (lane == 0) maxima[own][0] = largest;
-    }
-    // Two dimensions a lane.
-    const u32 first = 2 * (quarter * WARP + lane);
-    if (first < p.v.dim && seen > 0) {
-        const Keys from = kv_head<FORMAT>(p, work.segment, page, false, work.kv);
-        float a = 0.0f, b = 0.0f;
-        constexpr u32 TOGETHER = 16;
-#pragma unroll 1
-        for (u32 base = 0; base < seen; base += TOGETHER) {
-            float v[TOGETHER][2];
-#pragma unroll
-            for (u32 t = 0; t < TOGETHER; ++t) {
-                if (base + t < seen) from.template value<2>(base + t, first, v[t]);
-            }
-#pragma unroll
-            for (u32 t = 0; t < TOGETHER; ++t) {
-                if (base + t >= seen) break;
-                a = fmaf(weights[own][base + t], v[t][0], a);
-                b = fmaf(weights[own][base + t], v[t][1], b);
-            }
-        }
-        values[own][first] = a;
-        values[own][first + 1] = b;
-    }
-    __syncthreads();
-    const u32 d = threadIdx.x;
-    float top = -infinity(), sum = 0.0f, value = 0.0f;
-#pragma unroll 1
-    for (u32 w = 0; w < SPLIT_PAGES && (blockIdx.z * SPLIT_PAGES + w) * PAGE_ROWS < work.tokens; ++w) {
-        const Join joined(top, maxima[w][0]);
-        top = joined.largest;
-        sum = joined(sum, sums[w]);
-        if (d < p.v.dim) value = joined(value, values[w][d]);
-    }
-    if (p.splits > 1) {
-        float* to = work.partial(0, blockIdx.z);
-        if (d < p.v.dim) to[2 + d] = value;
-        if (d == 0) {
-            to[0] = top;
-            to[1] = sum;
-        }
-        return;
-    }
-    const Join joined(-infinity(), top);
-    const float y = joined(0.0f, value) / joined(0.0f, sum);
-    if (p.next.wanted == 0) {
-        if (d < p.v.dim) work.out(0)[d] = y;
-        return;
-    }
-    __syncthreads();
-    if (d < p.v.dim) values[0][d] = y;
-    __syncthreads();
-    last.run(p.next, work.row, work.first_head, p.v.dim, values[0]);
-}
-
 // Whole rows: a warp each.
 template <u32 FORMAT, u32 LANE, u32 HEADS>
 __device__ __forceinline__ void rows(const AttentionParams& p) {
@@ -516,14 +395,9 @@ __device__ __forceinline__ void rows(const AttentionParams& p) {
     ATTENTION_HEADS(NAME, FORMAT, LANE, DIM, 1)                                               \
     ATTENTION_HEADS(NAME, FORMAT, LANE, DIM, 2)                                               \
     ATTENTION_HEADS(NAME, FORMAT, LANE, DIM, 3)                                               \
-    ATTENTION_HEADS(NAME, FORMAT, LANE, DIM, 4)                                               \
-    extern "C" __global__ void __launch_bounds__(512, 1)                                      \
-        attention_few_##NAME##_d##DIM(const __grid_constant__ AttentionParams p) {            \
-        attention::few<FORMAT, LANE>(p);                                                      \
-    }
+    ATTENTION_HEADS(NAME, FORMAT, LANE, DIM, 4)
 
-// Everything for one format: head dimensions up to 64, 128 and 256; 1 to 4 query heads at a time,
-// and 6 of large ones, so that keys and values of 27B are read once.
+// Everything for one format: head dimensions up to 64, 128 and 256; 1 to 4 query heads at a time.
 #define ATTENTION(NAME, FORMAT)                                                                                     \
     extern "C" __global__ void __launch_bounds__(128) kv_append_##NAME(const __grid_constant__ AttentionParams p) { \
         attention::append<FORMAT>(p);                                                                               \
@@ -533,5 +407,4 @@ __device__ __forceinline__ void rows(const AttentionParams& p) {
     }                                                                                                               \
     ATTENTION_DIM(NAME, FORMAT, 2, 64)                                                                              \
     ATTENTION_DIM(NAME, FORMAT, 4, 128)                                                                             \
-    ATTENTION_DIM(NAME, FORMAT, 8, 256)                                                                             \
-    ATTENTION_KERNEL(split, NAME, FORMAT, 8, 256, 6)
+    ATTENTION_DIM(NAME, FORMAT, 8, 256)

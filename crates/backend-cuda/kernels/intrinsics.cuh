@@ -141,14 +141,9 @@ __device__ __forceinline__ u32 low_bytes(u32 a, u32 b, u32 c, u32 d) {
     return all;
 }
 
-// ---- bulk copies: one thread orders many bytes, from Hopper on --------------------------------------------------------
+// ---- clusters: thread blocks that run together and see each other's shared memory, from Hopper on -------------------------
 
-#if __CUDA_ARCH__ >= 900
-#define BULK_COPIES
-#endif
-
-// A barrier that bytes of copies are counted by. One thread makes it, says what is to come, and orders the copies; the others wait
-// for it behind a `__syncthreads`.
+// A barrier that letters are counted by. One thread makes it and says how many bytes are to come, once.
 __device__ __forceinline__ void make_barrier(u64* barrier) {
 #if __CUDA_ARCH__ >= 900
     asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(u32(__cvta_generic_to_shared(barrier))) : "memory");
@@ -164,32 +159,20 @@ __device__ __forceinline__ void expect_bytes(u64* barrier, u32 bytes) {
 #endif
 }
 
-// Both addresses and the number of bytes are multiples of 16.
-__device__ __forceinline__ void start_bulk_copy(void* to, const void* from, u32 bytes, u64* barrier) {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-                     u32(__cvta_generic_to_shared(to))),
-                 "l"(from), "r"(bytes), "r"(u32(__cvta_generic_to_shared(barrier)))
-                 : "memory");
-#endif
-}
-
-// Waits until all that a barrier expects has come, for the `turn`-th time.
-__device__ __forceinline__ void wait_for_arrivals(u64* barrier, u32 turn) {
+// Waits until all that a barrier expects has come.
+__device__ __forceinline__ void wait_for_arrivals(u64* barrier) {
 #if __CUDA_ARCH__ >= 900
     const u32 at = u32(__cvta_generic_to_shared(barrier));
     u32 come = 0;
     while (come == 0) {
-        asm volatile("{\n\t.reg .pred p;\n\tmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n\t"
+        asm volatile("{\n\t.reg .pred p;\n\tmbarrier.try_wait.parity.shared::cta.b64 p, [%1], 0;\n\t"
                      "selp.u32 %0, 1, 0, p;\n\t}"
                      : "=r"(come)
-                     : "r"(at), "r"(turn & 1)
+                     : "r"(at)
                      : "memory");
     }
 #endif
 }
-
-// ---- clusters: thread blocks that run together and see each other's shared memory, from Hopper on -------------------------
 
 // The blocks of a cluster begin; what a block has made before is there for the others behind `cluster_started`. All threads call
 // both, once.

@@ -1,9 +1,9 @@
 // Products of few rows with 1-bit codes whose scales stand for whole records of 128 columns, at the speed of memory: the same
 // results as in `linear.cuh`, bit for bit. Scales have 16 bits, and there are no biases.
 //
-// A thread block has one block of 32 weight rows after another (of two weights, where they are gate and up), all columns of it in
-// shared memory, and the next ones on their way, the first one before the kernel in front has ended. What is on its way takes no
-// registers; but it must not be much more than the memory's latency asks for, since all that is read later waits behind it.
+// A thread block has one block of 32 weight rows (of two weights, where they are gate and up). It orders all their codes and
+// scales into shared memory at once, before the kernel in front has ended: what is on its way takes no registers, and a
+// multiprocessor has room for some hundred kilobytes of it.
 //
 // A warp has 16 of the rows and four slices of the columns, of which it takes a record each at a time. The matrix units take
 // the codes as they are stored: eight columns of theirs are the eight binary digits of one activation row. A second product on the
@@ -57,31 +57,28 @@ __device__ __forceinline__ float inverse_of(const Prepared& x, u32 m) {
     return inverse_root(sum, float(x.cols), x.eps, scale);
 }
 
-// What the blocks of a cluster tell each other: the largest magnitude of each one's 32 values of a row. A block may be a turn
-// ahead of another one, so there are two boxes.
+// What the blocks of a cluster tell each other: the largest magnitude of each one's 32 values of a row.
 template <u32 M>
 struct Letters {
-    u64 boxes[2];
-    float largest[2][M][GROUP / BLOCK_ROWS];
+    u64 box;
+    float largest[M][GROUP / BLOCK_ROWS];
 };
 
 // Rounds a row's value `y` of weight row `column` as the next product's input. The blocks of a group are a cluster; one warp of
 // each has the row.
 template <u32 M>
-__device__ __forceinline__ void round(
-    const LinearParams& p, Letters<M>& letters, u32 turn, u32 m, u32 column, float y, float gain
-) {
+__device__ __forceinline__ void round(const LinearParams& p, Letters<M>& letters, u32 m, u32 column, float y, float gain) {
     const Prepared& x = p.next;
     const u32 lane = threadIdx.x % WARP, rank = cluster_rank();
     const float v = y * gain;
     float largest = warp_max(fabsf(v));
     if (!__all_sync(ALL_LANES, is_finite(v))) largest = infinity();
-    if (lane < GROUP / BLOCK_ROWS) send(&letters.largest[turn % 2][m][rank], &letters.boxes[turn % 2], lane, largest);
+    if (lane < GROUP / BLOCK_ROWS) send(&letters.largest[m][rank], &letters.box, lane, largest);
     const float square = warp_sum(y * y);
-    wait_for_arrivals(&letters.boxes[turn % 2], turn / 2);
+    wait_for_arrivals(&letters.box);
     largest = 0.0f;
 #pragma unroll
-    for (u32 i = 0; i < GROUP / BLOCK_ROWS; ++i) largest = fmaxf(largest, letters.largest[turn % 2][m][i]);
+    for (u32 i = 0; i < GROUP / BLOCK_ROWS; ++i) largest = fmaxf(largest, letters.largest[m][i]);
     const float limit = 127.0f, scale = largest < infinity() ? largest / limit : not_a_number();
     const i32 q = rounded(v, scale > 0.0f ? 1.0f / scale : 0.0f, limit);
     i32 sum = q;
@@ -103,74 +100,73 @@ __device__ __forceinline__ void round(
     if (rank == 0) x.scales[m * (x.padded / GROUP) + group] = scale;
 }
 
-// The block of the launch that comes `turn`-th to a thread block, in its part.
-struct Place {
-    u32 part;
-    u32 index;
+// Orders `bytes` bytes of weights into shared memory, by the whole block.
+__device__ __forceinline__ void order(u8* to, const u8* from, u32 bytes) {
+#pragma unroll 1
+    for (u32 at = 16 * threadIdx.x; at < bytes; at += 16 * blockDim.x) start_copy(to + at, from + at);
+}
 
-    __device__ Place(const LinearParams& p, u32 turn, bool pair) : part(0), index(blockIdx.x + turn * gridDim.x) {
-        while (!pair && part + 1 < p.part_count && index >= p.parts[part + 1].first_block) ++part;
-        index -= p.parts[part].first_block;
-    }
-};
+// The parameters of a launch come from memory at their first use; all of them together before they are needed.
+__device__ __forceinline__ void fetch(const LinearParams& p) {
+    const u32* words = reinterpret_cast<const u32*>(&p);
+#pragma unroll
+    for (u32 line = 0; line < sizeof(LinearParams) / 64; ++line) asm volatile("" ::"r"(words[16 * line]));
+}
 
-// BLOCKS: 2 where gate and up are multiplied together, else 1. Two warps for every four slices, and M at least. `p.stages` blocks
-// of one weight lie in shared memory at a time; 1 where a thread block has but one turn.
+// BLOCKS: 2 where gate and up are multiplied together, else 1. Two warps for every four slices, and M at least.
 template <u32 M, u32 BLOCKS>
 __device__ __forceinline__ void run(const LinearParams& p) {
     using Narrow = linear::Packed<linear::Integers<1, false, 1>, 1>;
-    constexpr u32 SUMS = M == 1 ? 2 : 1, MOST_STAGES = 4;
-    __shared__ float sums[SUMS][BLOCKS][MOST_SLICES][M][BLOCK_ROWS + 1];
+    __shared__ float sums[BLOCKS][MOST_SLICES][M][BLOCK_ROWS + 1];
     __shared__ Letters<M> letters;
-    __shared__ u64 barriers[MOST_STAGES];
+    let_next_start();
+    fetch(p);
     const bool rounds = p.next.planes != nullptr;
-    const u32 lane = threadIdx.x % WARP, warp = warp_index(), m = warp;
+    u32 i = 0;
+    while (BLOCKS == 1 && i + 1 < p.part_count && blockIdx.x >= p.parts[i + 1].first_block) ++i;
+    const Part* parts = p.parts + i;
+    const u32 index = blockIdx.x - parts[0].first_block, lane = threadIdx.x % WARP, warp = warp_index();
     const u32 records = p.x.padded / GROUP, share = (records + p.slices - 1) / p.slices;
-    const Part& last = p.parts[BLOCKS == 2 ? 0 : p.part_count - 1];
-    const u32 blocks = last.first_block + (last.rows + BLOCK_ROWS - 1) / BLOCK_ROWS;
-    const u32 turns = (blocks - blockIdx.x + gridDim.x - 1) / gridDim.x, units = turns * BLOCKS;
     // Whole slices: behind the last record anything may lie, which is read and left out.
-    const u32 room = p.slices * share, stage_bytes = room * (CODE_BYTES + SCALE_BYTES);
-    u8* memory = launch_shared();
-    Step* steps = reinterpret_cast<Step*>(memory + p.stages * stage_bytes);
+    const u32 room = p.slices * share;
+    u8* codes = launch_shared();
+    u8* scales = codes + BLOCKS * room * CODE_BYTES;
+    Step* steps = reinterpret_cast<Step*>(scales + BLOCKS * room * SCALE_BYTES);
     u8* planes = reinterpret_cast<u8*>(steps + M * room);
-    // Orders a unit, which is a block of one weight: codes, then scales.
-    const auto order = [&](u32 unit) {
-        const Place place(p, unit / BLOCKS, BLOCKS == 2);
-        const Part& part = p.parts[place.part + unit % BLOCKS];
-        u8* codes = memory + unit % p.stages * stage_bytes;
-        u8* scales = codes + room * CODE_BYTES;
-        const u8* from[2] = {part.codes + u64(place.index) * records * CODE_BYTES,
-                             part.scales + u64(place.index) * records * SCALE_BYTES};
-#ifdef BULK_COPIES
-        u64* barrier = &barriers[unit % p.stages];
-        expect_bytes(barrier, records * (CODE_BYTES + SCALE_BYTES));
-        start_bulk_copy(codes, from[0], records * CODE_BYTES, barrier);
-        start_bulk_copy(scales, from[1], records * SCALE_BYTES, barrier);
-#else
-        for (u32 at = 16 * threadIdx.x; at < records * CODE_BYTES; at += 16 * blockDim.x) start_copy(codes + at, from[0] + at);
-        for (u32 at = 16 * threadIdx.x; at < records * SCALE_BYTES; at += 16 * blockDim.x) start_copy(scales + at, from[1] + at);
-#endif
-    };
-#ifdef BULK_COPIES
-    const bool orders = threadIdx.x == 0;
-    if (orders) {
-        for (u32 s = 0; s < p.stages; ++s) make_barrier(&barriers[s]);
-        for (u32 i = 0; i < 2; ++i) make_barrier(&letters.boxes[i]);
+#pragma unroll
+    for (u32 b = 0; b < BLOCKS; ++b) {
+        order(codes + b * room * CODE_BYTES, parts[b].codes + u64(index) * records * CODE_BYTES, records * CODE_BYTES);
+        order(scales + b * room * SCALE_BYTES, parts[b].scales + u64(index) * records * SCALE_BYTES, records * SCALE_BYTES);
     }
-#else
-    const bool orders = true;
-#endif
-    if (orders) order(0);
-    if (rounds) cluster_start();
+    if (rounds) {
+        if (threadIdx.x == 0) {
+            make_barrier(&letters.box);
+            expect_bytes(&letters.box, sizeof(letters.largest));
+        }
+        cluster_start();
+    }
+    float factor[BLOCKS];
+    bool wide[BLOCKS];
+#pragma unroll
+    for (u32 b = 0; b < BLOCKS; ++b) {
+        factor[b] = parts[b].factor;
+        wide[b] = parts[b].scale_type == PARAM_BF16;
+    }
     // The lane gets the sums of rows g and g + 8 of the warp's half, in slice quad + t.
     const u32 g = lane / 4, t = lane % 4, half = warp % 2, quad = warp / 2 * QUAD;
     const u32 own = (quad + t) * share;
+    // What a convolution behind it needs beside the result.
+    const bool convolves = M == 1 && BLOCKS == 1 && p.conv.weight != nullptr;
+    const u32 row = index * BLOCK_ROWS + lane, column = parts[0].first_row + row, channels = p.conv.x.heads * p.conv.x.dim;
+    const bool is_channel = convolves && warp == 0 && row < parts[0].rows && column < channels;
+    Channel::OneOfFour taps;
+    if (is_channel) {
+        const Channel c{p.conv, p.conv.step.segments[0], column, channels};
+        if (p.conv.step.header->rows > 0 && c.is_one_of_four()) taps.load(c);
+    }
     // Digits 2 t and 2 t + 1 of record i, bytes 2 i and 2 i + 1 of a pair, count for column 2 i.
     const u32 two = t == 3 ? 0x8040u : 0x0201u << 2 * t;
     const u32 weights[2] = {unknown(g == 0 ? two : g == 2 ? two << 16 : 0), unknown(g == 4 ? two : g == 6 ? two << 16 : 0)};
-    // More warps than slices need have rows to finish.
-    const u32 own_turns = quad < p.slices ? share : 0, own_records = unknown(max(records, own) - own);
     wait_for_previous();
     // Rows behind the last one are computed of what lies behind them.
     if (M == 1) {
@@ -188,132 +184,99 @@ __device__ __forceinline__ void run(const LinearParams& p) {
         const float scale = p.x.scales[of * (p.x.padded / GROUP) + record];
         steps[of * room + record] = {scale * inverse, s.x + s.y + s.z + s.w};
     }
-    for (u32 unit = 1; unit < min(p.stages, units); ++unit) {
-        if (orders) order(unit);
-    }
+    // What the results meet at the end.
+    const u32 m = warp;
+    const bool mine = m < M && m < rows && row < parts[0].rows;
+    float residual = 0.0f, gain = 1.0f;
+    if (mine && p.epilogue == EPILOGUE_RESIDUAL) residual = *at(p.residual, m, column);
+    if (mine && rounds && p.next_gain != nullptr) gain = p.next_gain[column];
     wait_for_copies();
     __syncthreads();
-    // What the next kernel reads would have been in front of this one's inputs.
-    let_next_start();
-    if (rounds) cluster_started();
-    for (u32 turn = 0; turn < turns; ++turn) {
-        const Place place(p, turn, BLOCKS == 2);
-        const Part* parts = p.parts + place.part;
-        // What the results meet at the end.
-        const u32 row = place.index * BLOCK_ROWS + lane, column = parts[0].first_row + row;
-        const bool mine = m < M && m < rows && row < parts[0].rows;
-        float residual = 0.0f, gain = 1.0f;
-        if (mine && p.epilogue == EPILOGUE_RESIDUAL) residual = *at(p.residual, m, column);
-        if (mine && rounds && p.next_gain != nullptr) gain = p.next_gain[column];
-        if (rounds && threadIdx.x == 0) expect_bytes(&letters.boxes[turn % 2], M * (GROUP / BLOCK_ROWS) * sizeof(float));
-        const u32 channels = p.conv.x.heads * p.conv.x.dim;
-        const bool is_channel = M == 1 && BLOCKS == 1 && p.conv.weight != nullptr && mine && column < channels;
-        Channel::OneOfFour taps;
-        if (is_channel) {
-            const Channel c{p.conv, p.conv.step.segments[0], column, channels};
-            if (c.is_one_of_four()) taps.load(c);
-        }
-        float sum[BLOCKS][M][2] = {};
-#pragma unroll
-        for (u32 b = 0; b < BLOCKS; ++b) {
-            const u32 unit = turn * BLOCKS + b;
-#ifdef BULK_COPIES
-            wait_for_arrivals(&barriers[unit % p.stages], unit / p.stages);
-#endif
-            const float factor = parts[b].factor;
-            const bool wide = parts[b].scale_type == PARAM_BF16;
-            const u8* stage = memory + unit % p.stages * stage_bytes;
-            // Where the lane's row lies that `spread_rows` is told: of the first of two records, then of the second.
-            const u32 piece = unknown(16 * half + lane % 16 + lane / 16 * share * BLOCK_ROWS);
-            const uint4* own_codes = reinterpret_cast<const uint4*>(stage) + quad * share * BLOCK_ROWS + piece;
-            const u16* own_scales =
-                reinterpret_cast<const u16*>(stage + room * CODE_BYTES) + own * BLOCK_ROWS + 16 * half + g;
-            const u32* own_planes = reinterpret_cast<const u32*>(planes) + quad * share * WARP + lane;
-            const Step* own_steps = steps + own;
+    float sum[BLOCKS][M][2] = {};
+    // Where the lane's row lies that `spread_rows` is told: of the first of two records, then of the second.
+    const u32 piece = unknown(16 * half + lane % 16 + lane / 16 * share * BLOCK_ROWS);
+    const uint4* own_codes = reinterpret_cast<const uint4*>(codes) + quad * share * BLOCK_ROWS + piece;
+    const u16* own_scales = reinterpret_cast<const u16*>(scales) + own * BLOCK_ROWS + 16 * half + g;
+    const u32* own_planes = reinterpret_cast<const u32*>(planes) + quad * share * WARP + lane;
+    const Step* own_steps = steps + own;
+    // More warps than slices need have rows to finish.
+    const u32 turns = quad < p.slices ? share : 0, own_records = unknown(max(records, own) - own);
 #pragma unroll 1
-            for (u32 r = 0; r < own_turns; ++r) {
-                const bool valid = r < own_records;
-                const uint4 first = spread_rows(own_codes);
-                const uint4 second = spread_rows(own_codes + 2 * share * BLOCK_ROWS);
-                float scale[2];
+    for (u32 r = 0; r < turns; ++r) {
+        const bool valid = r < own_records;
+        u32 plane[M][QUAD];
 #pragma unroll
-                for (u32 k = 0; k < 2; ++k) {
-                    scale[k] = factor * (wide ? bf16_value(own_scales[8 * k]) : half_value(own_scales[8 * k]));
-                }
-                u32 plane[M][QUAD];
+        for (u32 k = 0; k < M; ++k) {
 #pragma unroll
-                for (u32 k = 0; k < M; ++k) {
-#pragma unroll
-                    for (u32 j = 0; j < QUAD; ++j) {
-                        const u32 record = min((quad + j) * share + r, records - 1);
-                        plane[k][j] =
-                            M == 1 ? own_planes[j * share * WARP] : p.x.planes[k * (p.x.padded / 4) + record * WARP + lane];
-                    }
-                }
-#pragma unroll
-                for (u32 k = 0; k < M; ++k) {
-                    i32 c[QUAD][4], dots[4];
-                    common_bits(c[0], first.x, first.y, plane[k][0]);
-                    common_bits(c[1], first.z, first.w, plane[k][1]);
-                    common_bits(c[2], second.x, second.y, plane[k][2]);
-                    common_bits(c[3], second.z, second.w, plane[k][3]);
-                    const u32 bytes[4] = {
-                        low_bytes(c[0][0], c[0][1], c[1][0], c[1][1]), low_bytes(c[0][2], c[0][3], c[1][2], c[1][3]),
-                        low_bytes(c[2][0], c[2][1], c[3][0], c[3][1]), low_bytes(c[2][2], c[2][3], c[3][2], c[3][3])};
-                    weigh_pieces(dots, bytes, weights[0], weights[1]);
-                    const Step step = own_steps[k * room];
-#pragma unroll
-                    for (u32 e = 0; e < 2; ++e) {
-                        const float term = scale[e] * float(2 * dots[2 * e] - step.total);
-                        if (valid) sum[b][k][e] = fmaf(step.scale, term, sum[b][k][e]);
-                    }
-                }
-                own_codes += BLOCK_ROWS;
-                own_scales += BLOCK_ROWS;
-                own_planes += WARP;
-                own_steps += 1;
-            }
-            // The stage is free again; of the last one the barrier below says it.
-            if (b + 1 < BLOCKS) {
-                __syncthreads();
-                if (orders && unit + p.stages < units) order(unit + p.stages);
+            for (u32 j = 0; j < QUAD; ++j) {
+                const u32 record = min((quad + j) * share + r, records - 1);
+                plane[k][j] = M == 1 ? own_planes[j * share * WARP] : p.x.planes[k * (p.x.padded / 4) + record * WARP + lane];
             }
         }
-        auto& whole = sums[turn % SUMS];
-        // What the turn before left has been read.
-        if (SUMS == 1 && turn > 0) __syncthreads();
 #pragma unroll
         for (u32 b = 0; b < BLOCKS; ++b) {
+            const uint4 first = spread_rows(own_codes + b * room * BLOCK_ROWS);
+            const uint4 second = spread_rows(own_codes + (b * room + 2 * share) * BLOCK_ROWS);
+            const u16* stored = own_scales + b * room * BLOCK_ROWS;
+            float scale[2];
+#pragma unroll
+            for (u32 k = 0; k < 2; ++k) {
+                scale[k] = factor[b] * (wide[b] ? bf16_value(stored[8 * k]) : half_value(stored[8 * k]));
+            }
 #pragma unroll
             for (u32 k = 0; k < M; ++k) {
+                i32 c[QUAD][4], dots[4];
+                common_bits(c[0], first.x, first.y, plane[k][0]);
+                common_bits(c[1], first.z, first.w, plane[k][1]);
+                common_bits(c[2], second.x, second.y, plane[k][2]);
+                common_bits(c[3], second.z, second.w, plane[k][3]);
+                const u32 bytes[4] = {
+                    low_bytes(c[0][0], c[0][1], c[1][0], c[1][1]), low_bytes(c[0][2], c[0][3], c[1][2], c[1][3]),
+                    low_bytes(c[2][0], c[2][1], c[3][0], c[3][1]), low_bytes(c[2][2], c[2][3], c[3][2], c[3][3])};
+                weigh_pieces(dots, bytes, weights[0], weights[1]);
+                const Step step = own_steps[k * room];
 #pragma unroll
-                for (u32 e = 0; e < 2; ++e) whole[b][quad + t][k][16 * half + 8 * e + g] = sum[b][k][e];
+                for (u32 e = 0; e < 2; ++e) {
+                    const float term = scale[e] * float(2 * dots[2 * e] - step.total);
+                    if (valid) sum[b][k][e] = fmaf(step.scale, term, sum[b][k][e]);
+                }
             }
         }
-        __syncthreads();
-        const u32 unit = turn * BLOCKS + BLOCKS - 1;
-        if (orders && unit + p.stages < units) order(unit + p.stages);
-        if (m >= M) continue;
-        const auto finished = [&](u32 b) {
-            float total = 0.0f;
-#pragma unroll 4
-            for (u32 s = 0; s < p.slices; ++s) total += whole[b][s][m][lane];
-            return total + Narrow::residuals(linear::from_row(p.x, m), Block{parts[b], place.index, lane});
-        };
-        float y = 0.0f;
-        if (mine) {
-            y = finished(0);
-            if (BLOCKS == 2) y = silu(y) * finished(BLOCKS - 1);
-            if (p.epilogue == EPILOGUE_RESIDUAL) y += residual;
-            if (p.out != nullptr) p.out[u64(m) * p.out_stride + column] = y;
-            if (is_channel) {
-                const Channel c{p.conv, p.conv.step.segments[0], column, channels, true, y};
-                if (c.is_one_of_four()) taps.finish(c, y);
-                else c.only_row();
-            }
-        }
-        if (rounds) round<M>(p, letters, turn, m, column, y, gain);
+        own_codes += BLOCK_ROWS;
+        own_scales += BLOCK_ROWS;
+        own_planes += WARP;
+        own_steps += 1;
     }
+#pragma unroll
+    for (u32 b = 0; b < BLOCKS; ++b) {
+#pragma unroll
+        for (u32 k = 0; k < M; ++k) {
+#pragma unroll
+            for (u32 e = 0; e < 2; ++e) sums[b][quad + t][k][16 * half + 8 * e + g] = sum[b][k][e];
+        }
+    }
+    __syncthreads();
+    if (rounds) cluster_started();
+    if (m >= M) return;
+    const auto finished = [&](u32 b) {
+        float total = 0.0f;
+#pragma unroll 4
+        for (u32 s = 0; s < p.slices; ++s) total += sums[b][s][m][lane];
+        return total + Narrow::residuals(linear::from_row(p.x, m), Block{parts[b], index, lane});
+    };
+    float y = 0.0f;
+    if (mine) {
+        y = finished(0);
+        if (BLOCKS == 2) y = silu(y) * finished(BLOCKS - 1);
+        if (p.epilogue == EPILOGUE_RESIDUAL) y += residual;
+        if (p.out != nullptr) p.out[u64(m) * p.out_stride + column] = y;
+        if (is_channel) {
+            const Channel c{p.conv, p.conv.step.segments[0], column, channels, true, y};
+            if (c.is_one_of_four()) taps.finish(c, y);
+            else c.only_row();
+        }
+    }
+    if (rounds) round<M>(p, letters, m, column, y, gain);
 }
 
 }  // namespace stream

@@ -306,9 +306,6 @@ struct LinearParams {
     Prepared next;
     // What they are multiplied with before; null: nothing.
     const float* next_gain;
-    // Blocks that a streaming kernel has in shared memory at a time.
-    u32 stages;
-    u32 reserved;
     // Its first columns are the channels of a convolution of one row, which runs at once; `weight` null: none. Its view of
     // inputs is not looked at.
     ConvParams conv;
@@ -317,7 +314,7 @@ struct LinearParams {
 
 enum KvFormat : u32 { KV_F32 = 0, KV_F16 = 1, KV_Q8 = 2, KV_Q4 = 3 };
 
-// kv_append, attention_split, attention_few, attention_combine and attention_rows.
+// kv_append, attention_split, attention_combine and attention_rows.
 struct AttentionParams {
     Step step;
     View q;
@@ -426,7 +423,7 @@ static_assert(sizeof(View) == 24 && sizeof(Residual) == 8 && sizeof(Part) == 88 
 static_assert(sizeof(EmbedParams) == 824 && sizeof(PointwiseParams) == 72 && sizeof(SelectRowsParams) == 136,
               "params.rs");
 static_assert(sizeof(NormParams) == 80 && sizeof(RopePair) == 8 && sizeof(RopeParams) == 72, "params.rs");
-static_assert(sizeof(PrepareParams) == 168 && sizeof(LinearParams) == 1128 && sizeof(AttentionParams) == 384,
+static_assert(sizeof(PrepareParams) == 168 && sizeof(LinearParams) == 1120 && sizeof(AttentionParams) == 384,
               "params.rs");
 static_assert(sizeof(ConvParams) == 176 && sizeof(DeltaGatesParams) == 88 && sizeof(DeltaParams) == 456, "params.rs");
 static_assert(sizeof(HeadsParams) == 440 && sizeof(SampleParams) == 144 && sizeof(SampleShare) == 24, "params.rs");

@@ -95,7 +95,6 @@ pub(crate) struct Product {
     pub shared: u32,
     /// Whether blocks can run in clusters.
     pub clusters: bool,
-    pub multiprocessors: u32,
 }
 
 /// The kernels of a part's product.
@@ -122,7 +121,7 @@ impl Kind {
         match product.rows {
             rows if rows > MOST_ROWS => Kind::Wide,
             _ if shape.group != GROUP => Kind::Lanes,
-            _ if stream && Stream::of(product, 1).is_some() => Kind::Stream,
+            _ if stream && Stream::of(product).is_some() => Kind::Stream,
             _ => Kind::Quads,
         }
     }
@@ -181,7 +180,7 @@ pub(crate) fn prepare(rows: usize, cols: usize) -> Launch {
 /// Launches of one product, each for some consecutive parts of the weight, in order.
 ///
 /// With `swiglu` there must be two parts of one format and of equal rows ([`fuses_swiglu`]).
-pub(crate) fn linear(parts: &[Shape], product: &Product) -> Vec<(Range<usize>, u32, Launch)> {
+pub(crate) fn linear(parts: &[Shape], product: &Product) -> Vec<(Range<usize>, Launch)> {
     let &Product { rows, cols, activations, swiglu, .. } = product;
     let mut launches = Vec::new();
     let mut start = 0;
@@ -206,18 +205,16 @@ pub(crate) fn linear(parts: &[Shape], product: &Product) -> Vec<(Range<usize>, u
         };
         // A warp a slice, of both products with `swiglu`, as far as a block has warps.
         let warps = 32 * (slices(cols) * if swiglu { 2 } else { 1 }).min(MOST_SLICES);
-        let stream = if kind == Kind::Stream { Stream::of(product, blocks) } else { None };
         launches.push((
             range,
-            stream.map_or(0, |stream| stream.stages as u32),
             match kind {
                 Kind::Lanes => tiled(format!("{name}{inputs}"), MOST_ROWS, THREADS),
                 Kind::Quads => tiled(format!("{name}{inputs}_quads"), MOST_ROWS / 2, warps),
                 Kind::Stream => {
-                    let Some(stream) = stream else { unreachable!("found to stream") };
+                    let Some(stream) = Stream::of(product) else { unreachable!("found to stream") };
                     let kernel = if swiglu { "stream_pair" } else { "stream" };
                     let name = format!("linear_{name}_{kernel}_m{}", stream.tile);
-                    Launch { shared: stream.shared as u32, ..launch(name, [stream.grid, 1, 1], stream.threads) }
+                    Launch { shared: stream.shared as u32, ..launch(name, [blocks, 1, 1], stream.threads) }
                 }
                 Kind::Wide => {
                     let grid = [blocks.div_ceil(WIDE_BLOCKS), rows.div_ceil(WIDE_ROWS), 1];
@@ -246,7 +243,7 @@ pub(crate) fn rounds(parts: &[Shape], product: &Product, next: &[Shape], after: 
 /// Whether a product of one row runs as one launch that can do a convolution of its results, a channel a row of the weight.
 pub(crate) fn convolves(parts: &[Shape], product: &Product) -> bool {
     let stream = parts.iter().all(|part| Kind::of(*part, product) == Kind::Stream);
-    stream && parts.len() <= MAX_PARTS && !product.swiglu && product.rows == 1 && Stream::of(product, 1).is_some_and(|s| s.tile == 1)
+    stream && parts.len() <= MAX_PARTS && !product.swiglu && product.rows == 1 && Stream::of(product).is_some_and(|s| s.tile == 1)
 }
 
 /// Blocks that hold a group of results.
@@ -356,23 +353,16 @@ pub(crate) fn attention(shape: AttentionShape) -> Result<AttentionLaunches, OpEr
     let lane = (dim.div_ceil(32)).next_power_of_two().max(2);
     let group = heads / kv_heads;
     let splits = context.div_ceil(SPLIT_PAGES * PAGE_ROWS).max(1);
-    // With little to do, the time of one block is what counts.
+    // With little to do, a warp does one head: its own time is what counts then.
     let few = rows * heads * splits <= FEW_SPLITS;
-    let together = group.div_ceil(group.div_ceil(MOST_TOGETHER));
+    let together = if few { 1 } else { group.div_ceil(group.div_ceil(MOST_TOGETHER)) };
     let passes = kv_heads * group.div_ceil(together);
     let suffix = format!("{name}_d{}", lane * 32);
     let mut launches = vec![append];
     let mut partials_bytes = 0;
     if splits == 1 || rows * passes < FULL_DEVICE {
-        launches.push(match few {
-            true => launch(format!("attention_few_{suffix}"), [rows, heads, splits], 4 * 32 * SPLIT_PAGES),
-            false => {
-                // All heads of a group at once, where there is a kernel for it: reading keys twice costs more than they do.
-                let together = if group == 6 && dim > 128 { group } else { together };
-                let passes = kv_heads * group.div_ceil(together);
-                launch(format!("attention_split_{suffix}_h{together}"), [rows, passes, splits], 32 * SPLIT_PAGES)
-            }
-        });
+        let kernel = format!("attention_split_{suffix}_h{together}");
+        launches.push(launch(kernel, [rows, passes, splits], 32 * SPLIT_PAGES));
         if splits > 1 {
             launches.push(launch("attention_combine", [rows, heads, 1], 256));
             partials_bytes = rows * heads * splits * (dim + 2) * 4;
@@ -381,8 +371,8 @@ pub(crate) fn attention(shape: AttentionShape) -> Result<AttentionLaunches, OpEr
         let grid = [rows.div_ceil(ROWS_A_BLOCK), passes, 1];
         launches.push(launch(format!("attention_rows_{suffix}_h{together}"), grid, 32 * ROWS_A_BLOCK));
     }
-    // The kernel that finishes a head has all of it in a block.
-    let rounds = (few || splits > 1) && rows <= MOST_ROWS && dim.is_multiple_of(GROUP);
+    // The kernel that joins splits has all of a head in a block.
+    let rounds = partials_bytes > 0 && rows <= MOST_ROWS && dim.is_multiple_of(GROUP);
     Ok(AttentionLaunches { launches, partials_bytes, splits: splits as u32, rounds })
 }
 
@@ -484,11 +474,11 @@ mod tests {
     const BINARY: Shape = Shape { codes: Codes::Bits1, group: 128, rows: 64, plain: true };
 
     fn product(rows: usize, cols: usize, activations: Activations, swiglu: bool, arch: Arch) -> Product {
-        Product { rows, cols, activations, swiglu, arch, shared: 99 << 10, clusters: true, multiprocessors: 132 }
+        Product { rows, cols, activations, swiglu, arch, shared: 99 << 10, clusters: true }
     }
 
     fn kernels(parts: &[Shape], product: &Product) -> Vec<Launch> {
-        linear(parts, product).into_iter().map(|(_, _, launch)| launch).collect()
+        linear(parts, product).into_iter().map(|(_, launch)| launch).collect()
     }
 
     #[test]

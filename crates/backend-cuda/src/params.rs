@@ -369,16 +369,13 @@ pub(crate) struct LinearParams {
     pub next: Prepared,
     /// What they are multiplied with before; null: nothing.
     pub next_gain: Address,
-    /// Blocks that a streaming kernel has in shared memory at a time.
-    pub stages: u32,
-    pub reserved: u32,
     /// Its first columns are the channels of a convolution of one row, which runs at once; `weight` null: none. Its view of
     /// inputs is not looked at.
     pub conv: ConvParams,
     pub parts: [Part; MAX_PARTS],
 }
 
-/// Of `kv_append_*`, `attention_split_*`, `attention_few_*`, `attention_rows_*` and `attention_combine`.
+/// Of `kv_append_*`, `attention_split_*`, `attention_rows_*` and `attention_combine`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct AttentionParams {
@@ -520,7 +517,7 @@ const _: () = {
     assert!(size_of::<RopePair>() == 8);
     assert!(size_of::<RopeParams>() == 72);
     assert!(size_of::<PrepareParams>() == 168);
-    assert!(size_of::<LinearParams>() == 1128);
+    assert!(size_of::<LinearParams>() == 1120);
     assert!(size_of::<AttentionParams>() == 384);
     assert!(size_of::<ConvParams>() == 176);
     assert!(size_of::<DeltaGatesParams>() == 88);

@@ -87,8 +87,8 @@ pub(super) fn product(
     device: &Device,
 ) -> Product {
     let swiglu = epilogue == Epilogue::SwiGlu && !is_composed(resident, epilogue);
-    let Device { arch, shared_bytes: shared, clusters, multiprocessors, .. } = *device;
-    Product { rows, cols: weight.cols(), activations, swiglu, arch, shared, clusters, multiprocessors }
+    let Device { arch, shared_bytes: shared, clusters, .. } = *device;
+    Product { rows, cols: weight.cols(), activations, swiglu, arch, shared, clusters }
 }
 
 /// The prepared input at `base`, and where its memory ends.
@@ -178,7 +178,7 @@ pub(super) fn calls(frame: &Frame<'_>, op: &Linear<'_>, place: Place) -> Result<
         Epilogue::SwiGlu => kinds::SWIGLU,
     };
     let slices = launch::slices(weight.cols());
-    for (range, stages, launch) in launch::linear(&resident.shapes, &product) {
+    for (range, launch) in launch::linear(&resident.shapes, &product) {
         let cluster = if place.next.is_some() { launch::ROUNDING_CLUSTER } else { launch.cluster };
         let launch = Launch { cluster, ..launch };
         let mut parts = resident.parts[range].to_vec();
@@ -198,8 +198,6 @@ pub(super) fn calls(frame: &Frame<'_>, op: &Linear<'_>, place: Place) -> Result<
             slices: slices as u32,
             next: place.next.map_or_else(params::Prepared::default, |next| next.x),
             next_gain: place.next.map_or(0, |next| next.gain),
-            stages,
-            reserved: 0,
             conv: place.conv.unwrap_or_default(),
             parts: parts_list(&parts),
         };

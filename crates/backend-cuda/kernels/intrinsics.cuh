@@ -103,6 +103,16 @@ __device__ __forceinline__ void start_copy(void* to, const void* from) {
 #endif
 }
 
+// The same of what other blocks of the multiprocessor read, too.
+__device__ __forceinline__ void start_shared_copy(void* to, const void* from) {
+#if __CUDA_ARCH__ >= 800
+    const u32 shared = u32(__cvta_generic_to_shared(to));
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(from) : "memory");
+#else
+    *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(from);
+#endif
+}
+
 __device__ __forceinline__ void wait_for_copies() {
 #if __CUDA_ARCH__ >= 800
     asm volatile("cp.async.wait_all;" ::: "memory");

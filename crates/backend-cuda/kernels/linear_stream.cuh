@@ -167,6 +167,8 @@ __device__ __forceinline__ void run(const LinearParams& p) {
     // Digits 2 t and 2 t + 1 of record i, bytes 2 i and 2 i + 1 of a pair, count for column 2 i.
     const u32 two = t == 3 ? 0x8040u : 0x0201u << 2 * t;
     const u32 weights[2] = {unknown(g == 0 ? two : g == 2 ? two << 16 : 0), unknown(g == 4 ? two : g == 6 ? two << 16 : 0)};
+    float gain = 1.0f;
+    if (rounds && warp < M && p.next_gain != nullptr && row < parts[0].rows) gain = p.next_gain[column];
     wait_for_previous();
     // Rows behind the last one are computed of what lies behind them.
     if (M == 1) {
@@ -174,22 +176,22 @@ __device__ __forceinline__ void run(const LinearParams& p) {
             start_copy(planes + at, reinterpret_cast<const u8*>(p.x.planes) + at);
         }
     }
-    const u32 rows = *p.rows;
-    // A warp a row, as far as there are warps.
-    for (u32 r = warp; r < M * ((records + WARP - 1) / WARP); r += blockDim.x / WARP) {
-        const u32 of = r % M, record = r / M * WARP + lane;
+    // Of many blocks that ask for one number, few warps need it.
+    const u32 m = warp, rows = m < M ? *p.rows : 0;
+    const bool has_row = m < M && row < parts[0].rows;
+    float residual = 0.0f;
+    // A single row is there even where the step has none.
+    if (has_row && (M == 1 || m < rows) && p.epilogue == EPILOGUE_RESIDUAL) residual = *at(p.residual, m, column);
+    // A warp a row, as far as there are warps; the last ones first, since the others have rows to finish.
+    const u32 warps = blockDim.x / WARP;
+#pragma unroll 1
+    for (u32 r = warps - 1 - warp; r < M * ((records + WARP - 1) / WARP); r += warps) {
+        const u32 of = r % M, record = r / M * WARP + lane, at = min(record, records - 1);
+        const int4 s = *reinterpret_cast<const int4*>(p.x.sums + of * (p.x.padded / 32) + 4 * at);
+        const float scale = p.x.scales[of * (p.x.padded / GROUP) + at];
         const float inverse = p.x.squares == nullptr ? 1.0f : inverse_of(p.x, of);
-        if (record >= records) continue;
-        const int4 s = *reinterpret_cast<const int4*>(p.x.sums + of * (p.x.padded / 32) + 4 * record);
-        const float scale = p.x.scales[of * (p.x.padded / GROUP) + record];
-        steps[of * room + record] = {scale * inverse, s.x + s.y + s.z + s.w};
+        if (record < records) steps[of * room + record] = {scale * inverse, s.x + s.y + s.z + s.w};
     }
-    // What the results meet at the end.
-    const u32 m = warp;
-    const bool mine = m < M && m < rows && row < parts[0].rows;
-    float residual = 0.0f, gain = 1.0f;
-    if (mine && p.epilogue == EPILOGUE_RESIDUAL) residual = *at(p.residual, m, column);
-    if (mine && rounds && p.next_gain != nullptr) gain = p.next_gain[column];
     wait_for_copies();
     __syncthreads();
     float sum[BLOCKS][M][2] = {};
@@ -265,7 +267,7 @@ __device__ __forceinline__ void run(const LinearParams& p) {
         return total + Narrow::residuals(linear::from_row(p.x, m), Block{parts[b], index, lane});
     };
     float y = 0.0f;
-    if (mine) {
+    if (has_row && m < rows) {
         y = finished(0);
         if (BLOCKS == 2) y = silu(y) * finished(BLOCKS - 1);
         if (p.epilogue == EPILOGUE_RESIDUAL) y += residual;

@@ -70,6 +70,7 @@ inline u8* launch_shared() {
 }
 
 inline void start_copy(void* to, const void* from) { std::memcpy(to, from, 16); }
+inline void start_shared_copy(void* to, const void* from) { std::memcpy(to, from, 16); }
 inline void wait_for_copies() {}
 
 inline uint4 spread_rows(const uint4* row) {

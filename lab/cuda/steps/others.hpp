@@ -89,22 +89,12 @@ void time_attention(const char* model, u32 heads, u32 kv_heads, u32 dim, u32 pas
         p.q_stride = heads * dim;
         launch(Shape{"heads_append_f16", {1, (heads + 2 * kv_heads + 3) / 4, 1}, 128, 0, 1}, p, i == 0);
     });
-    // With and without what makes the results the next product's input.
+    // What makes the results the next product's input.
     Input next(heads * dim);
     PrepareParams rounded = preparation(next, heads * dim, false);
     rounded.input = INPUT_SIGMOID;
     rounded.gate = view(qkv, width, heads, dim);
-    for (bool rounds : {false, true}) {
-        const std::string kernel = "attention_few_f16_d" + std::to_string(dim);
-        if (heads * splits > 1024) continue;
-        line(name(rounds ? "attention_few, rounds" : "attention_few"), n, [&](u32 i) {
-            AttentionParams p = params(i % layers);
-            if (rounds && splits == 1) p.next = rounded;
-            launch(Shape{kernel, {1, heads, splits}, 512, 0, 1}, p, i == 0);
-        });
-    }
-    for (u32 together : {1u, group % 3 == 0 ? 3u : 2u, 4u, 6u}) {
-        if (together == 6 && group != 6) continue;
+    for (u32 together : {1u, group % 3 == 0 ? 3u : 2u, 4u}) {
         if (heads * splits <= 1024 && together != 1) continue;
         char what[60];
         std::snprintf(what, sizeof(what), "attention_split h%u", together);

@@ -254,29 +254,15 @@ Shape quads(const Matrix& w, u32 m) {
     return {"linear_bits1_i8_quads_m" + std::to_string(m), {w.blocks(), 1, 1}, 32 * warps, 0, 1};
 }
 
-// Multiprocessors, and thread blocks of the streaming kernel for each where there are several turns; 0: the backend's choice.
-u32 multiprocessors = 132, together = 0;
-
-Shape streamed(const Matrix& w, u32 m, bool rounds, u32& stages) {
-    const u32 n = slices(w.cols), room = (w.cols / 128 + n - 1) / n * n, unit = room * 576;
-    const u32 own = room * (8 * m + (m == 1 ? 128 : 0)), fixed = 1100 + (m == 1 ? 2 : 1) * (w.pair ? 2 : 1) * 16 * 33 * 4 * m;
-    const u32 least = w.pair ? 2 : 1, memory = 227 << 10;
-    const u32 fit = std::max(1u, memory / (least * unit + own + fixed));
-    const u32 c = std::min(fit, together != 0 ? together : 2);
-    u32 grid = w.blocks();
-    stages = least;
-    if (grid > multiprocessors * 3 / 2) {
-        grid = std::min(grid, multiprocessors * c);
-        if (rounds) grid = grid / 4 * 4;
-        stages = std::min(4u, std::max(least, (memory / c - own - fixed) / unit));
-    }
+Shape streamed(const Matrix& w, u32 m, bool rounds) {
+    const u32 n = slices(w.cols), records = (w.cols / 128 + n - 1) / n * n;
+    const u32 shared = records * ((w.pair ? 2 : 1) * 576 + 8 * m + (m == 1 ? 128 : 0));
     return {std::string("linear_bits1_stream_") + (w.pair ? "pair_" : "") + "m" + std::to_string(m),
-            {grid, 1, 1}, 32 * std::max(n / 2, m), stages * unit + own, rounds ? 4u : 1u};
+            {w.blocks(), 1, 1}, 32 * std::max(n / 2, m), shared, rounds ? 4u : 1u};
 }
 
-void multiply(const Matrix& w, u32 m, bool rounds, LinearParams p, bool first = false) {
-    const Shape shape = streamed(w, m, rounds, p.stages);
-    launch(shape, p, first);
+void multiply(const Matrix& w, u32 m, bool rounds, const LinearParams& p, bool first = false) {
+    launch(streamed(w, m, rounds), p, first);
 }
 
 PrepareParams preparation(const Input& in, u32 cols, bool norm) {
@@ -299,14 +285,12 @@ void set_rows(u32 rows) {
 }
 
 // Results of the streamed product against the older kernel, and its rounding against the host's.
-// `few`: as if there were few multiprocessors, so that blocks have many turns.
-void compare(const Matrix& w, u32 m, bool few) {
-    set_rows(std::min(m, 4u));
-    m = std::min(m, 4u);
+void compare(const Matrix& w, u32 m) {
+    set_rows(m);
     Input in(w.cols);
     const Bytes a = allocate(size_t(8) * w.rows * 4), b = allocate(size_t(8) * w.rows * 4), residual = upload(floats(8 * w.rows));
     launch(Shape{"prepare", {m, prepare(w.cols).grid[1], 1}, 512, 0, 1}, preparation(in, w.cols, true), true);
-    launch(quads(w, std::min(m, 4u)), product(w, 0, in.x, a, EPILOGUE_RESIDUAL, residual), true);
+    launch(quads(w, m), product(w, 0, in.x, a, EPILOGUE_RESIDUAL, residual), true);
     LinearParams p = product(w, 0, in.x, b, EPILOGUE_RESIDUAL, residual);
     Input next(w.rows);
     const bool rounds = w.rows % 128 == 0;
@@ -315,9 +299,7 @@ void compare(const Matrix& w, u32 m, bool few) {
         p.next.squares = pointer<float>(allocate(w.rows));
         p.next_gain = pointer<float>(next.gain);
     }
-    multiprocessors = few ? 4 : 132;
     multiply(w, m, rounds, p, true);
-    multiprocessors = 132;
     CALL(cuStreamSynchronize, stream);
     const auto x = download<u32>(a, m * w.rows), y = download<u32>(b, m * w.rows);
     size_t differ = 0, wrong = 0;
@@ -355,6 +337,37 @@ void compare(const Matrix& w, u32 m, bool few) {
         }
     }
     std::printf("check %s m%u: %zu of %zu differ, %zu rounded wrong\n", w.name.c_str(), m, differ, x.size(), wrong);
+}
+
+// Where the time of one launch in a chain goes, with a kernel that notes it: see `decode.md`.
+void trace(Matrix& w, bool rounds) {
+    set_rows(1);
+    Input in(w.cols), next(w.rows);
+    const Bytes out = allocate(w.rows * 4), residual = upload(floats(w.rows)), notes = allocate(w.blocks() * 64), squares = allocate(w.rows);
+    replay([&] {
+        for (u32 l = 0; l < w.layers; ++l) {
+            LinearParams p = product(w, l, in.x, out, EPILOGUE_RESIDUAL, residual);
+            if (rounds) {
+                p.next = next.x;
+                p.next.squares = pointer<float>(squares);
+                p.next_gain = pointer<float>(next.gain);
+            }
+            if (l == w.layers / 2) p.conv.pending = pointer<float>(notes);
+            multiply(w, 1, rounds, p, l == 0);
+        }
+    }, 3);
+    const auto t = download<u64>(notes, w.blocks() * 8);
+    u64 first = ~0ull;
+    for (u32 b = 0; b < w.blocks(); ++b) first = std::min(first, t[b * 8]);
+    std::printf("trace %s%s:", w.name.c_str(), rounds ? " rounds" : "");
+    const char* names[] = {"starts", "ordered", "released", "there", "multiplied", "finished", "ends"};
+    for (u32 k = 0; k < 7; ++k) {
+        std::vector<u64> all;
+        for (u32 b = 0; b < w.blocks(); ++b) all.push_back(t[b * 8 + k] - first);
+        std::sort(all.begin(), all.end());
+        std::printf(" %s %.2f %.2f %.2f,", names[k], all[0] / 1e3, all[all.size() / 2] / 1e3, all.back() / 1e3);
+    }
+    std::printf("\n");
 }
 
 struct Model {
@@ -395,32 +408,24 @@ void time_products(Model& model) {
     for (size_t i = 0; i < model.weights.size(); ++i) {
         Matrix& w = model.weights[i];
         std::printf("%-8s %6ux%-6u", w.name.c_str(), w.rows * (w.pair ? 2 : 1), w.cols);
-        for (u32 c : {0u, 1u, 2u, 3u, 4u})
         for (int variant = 1; variant < 3; ++variant) {
-            if ((variant == 2 && i == 0) || (c > 0 && w.blocks() < 198)) continue;
-            together = c;
-            if (c > 0) std::printf("\n    %u together", c);
+            if (variant == 2 && i == 0) continue;
             const double us = replay([&] {
                 for (u32 l = 0; l < model.layers; ++l) call(i, l, variant, l == 0);
             }) / model.layers;
             std::printf("  %s %.2f (%.0f)", variant == 1 ? "stream" : "+round", us, w.bytes() / us / 1e3);
         }
-        together = 0;
         std::printf("\n");
         std::fflush(stdout);
     }
     {
         Matrix& w = model.head;
-        for (u32 c : {1u, 2u, 3u, 4u, 6u}) {
-            together = c;
-            const double us = replay([&] {
-                for (u32 l = 0; l < w.layers; ++l) {
-                    multiply(w, 1, false, product(w, l, inputs[0].x, out, EPILOGUE_STORE, residual), l == 0);
-                }
-            }) / w.layers;
-            std::printf("head, %u together %.2f (%.0f)\n", c, us, w.bytes() / us / 1e3);
-        }
-        together = 0;
+        const double us = replay([&] {
+            for (u32 l = 0; l < w.layers; ++l) {
+                multiply(w, 1, false, product(w, l, inputs[0].x, out, EPILOGUE_STORE, residual), l == 0);
+            }
+        }) / w.layers;
+        std::printf("head %.2f (%.0f)\n", us, w.bytes() / us / 1e3);
     }
     for (u32 m : {2u, 4u, 8u}) {
         set_rows(m);
@@ -461,15 +466,22 @@ int main(int argc, char** argv) {
     }
     count_of_rows = allocate(64);
     {
-        for (u32 m : {1u, 2u, 4u, 8u}) {
-            for (bool few : {false, true}) {
-                compare(Matrix("qkv", 4096 + 96, 2048, false, 1), m, few);
-                compare(Matrix("down", 1280, 17408, false, 1), m, few);
-                compare(Matrix("gate_up", 1280, 5120, true, 1), m, few);
-            }
+        for (u32 m : {1u, 2u, 4u}) {
+            compare(Matrix("qkv", 4096 + 96, 2048, false, 1), m);
+            compare(Matrix("down", 1280, 17408, false, 1), m);
+            compare(Matrix("gate_up", 1280, 5120, true, 1), m);
         }
     }
     const std::string part = argc > 2 ? argv[2] : "all";
+    if (part == "trace") {
+        Matrix all[] = {{"in", 16480, 5120, false, 24}, {"out", 5120, 6144, false, 24}, {"gate_up", 17408, 5120, true, 24},
+                        {"down", 5120, 17408, false, 24}, {"o 1.7b", 2048, 2048, false, 24}, {"o 8b", 4096, 4096, false, 24}};
+        for (Matrix& w : all) {
+            trace(w, false);
+            if (w.rows % 128 == 0) trace(w, true);
+        }
+        return 0;
+    }
     if (part == "all") time_others();
     {
         Model m{"27b", 64, {}, Matrix("head", 248320, 5120, false, 3)};

@@ -94,14 +94,18 @@ void time_step(Model& model, const Sizes& sizes) {
                 h.attention_factor = 1;
                 h.q_stride = q_width;
                 go(Shape{"heads_append_f16", {1, (sizes.heads + 2 * sizes.kv_heads + 3) / 4, 1}, 128, 0, 1}, h);
-                const std::string dim = std::to_string(sizes.dim);
-                const u32 group = sizes.heads / sizes.kv_heads, together = group == 6 ? 6 : (group + (group + 3) / 4 - 1) / ((group + 3) / 4);
-                if (sizes.heads * splits <= 1024) {
-                    go(Shape{"attention_few_f16_d" + dim, {1, sizes.heads, splits}, 512, 0, 1}, a);
-                } else {
-                    const u32 passes = sizes.kv_heads * ((group + together - 1) / together);
-                    go(Shape{"attention_split_f16_d" + dim + "_h" + std::to_string(together), {1, passes, splits}, 128, 0, 1}, a);
-                }
+                // A head at a time where there is little to do.
+                const u32 group = sizes.heads / sizes.kv_heads, few = sizes.heads * splits <= 1024, turns = (group + 3) / 4;
+                const u32 together = few ? 1 : (group + turns - 1) / turns, passes = sizes.kv_heads * ((group + together - 1) / together);
+                const std::string split = "attention_split_f16_d" + std::to_string(sizes.dim) + "_h" + std::to_string(together);
+                // Joining splits rounds; a single one is prepared.
+                AttentionParams one = a;
+                one.out = pointer<float>(q);
+                one.out_stride = q_width;
+                go(Shape{split, {1, passes, splits}, 128, 0, 1}, one);
+                PrepareParams alone = a.next;
+                alone.x = view(q, q_width, 1, q_width);
+                if (splits == 1) go(prepare(q_width), alone);
                 if (splits > 1) go(Shape{"attention_combine", {1, sizes.heads, 1}, 256, 0, 1}, a);
             } else if (with_mixers) {
                 DeltaParams d;

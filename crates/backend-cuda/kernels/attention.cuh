@@ -17,6 +17,8 @@ namespace attention {
 
 constexpr u32 SPLIT_PAGES = 4;
 constexpr u32 SPLIT_TOKENS = SPLIT_PAGES * PAGE_ROWS;
+// Rows of a segment that `attention_tile` takes.
+constexpr u32 MANY_ROWS = 16;
 
 // A softmax that is not finished: of HEADS query heads, LANE dimensions a lane.
 template <u32 LANE, u32 HEADS>
@@ -347,7 +349,7 @@ struct Finish {
     }
 };
 
-// Whole rows: a warp each.
+// Whole rows: a warp each. Without splits, of segments with few rows alone: the others are `attention_tile`'s.
 template <u32 FORMAT, u32 LANE, u32 HEADS>
 __device__ __forceinline__ void rows(const AttentionParams& p) {
     using Result = Partial<LANE, HEADS>;
@@ -361,6 +363,7 @@ __device__ __forceinline__ void rows(const AttentionParams& p) {
     const u32 warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, row = blockIdx.x * WARPS + warp;
     if (row >= p.step.header->rows) return;
     const Work<FORMAT, LANE, HEADS> work(p, row, blockIdx.y);
+    if (p.splits == 0 && work.segment.rows >= MANY_ROWS) return;
     work.load_queries(queries[warp], lane, WARP);
     __syncwarp();
     Result& whole = wholes[warp][lane];

@@ -18,6 +18,11 @@ extern "C" __global__ void __launch_bounds__(128) conv_silu(const __grid_constan
             continue;
         }
         const u32 end = min(tile.first + TILE_ROWS, c.segment.rows);
+        if (p.kernel == 4 && end - tile.first == TILE_ROWS && c.segment.accepted == 0 && c.segment.speculative == 0) {
+            c.tile_of_four(tile.first);
+            if (tile.first == 0) c.move_window();
+            continue;
+        }
         for (u32 i = tile.first; i < end; ++i) {
             c.convolve(i);
             if (c.segment.speculative) c.keep_guess(i);

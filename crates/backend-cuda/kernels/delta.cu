@@ -1,265 +1,58 @@
-// The gated delta rule, token by token: every split of a sequence into steps gives the same bits.
-//
-// A column of a head's matrix has a recurrence of its own. LANES neighbouring lanes share one, each with 32 of its
-// values in registers; a block of THREADS threads has THREADS / LANES columns of one head. With few rows it has all of them, and
-// makes of them the input of the product behind. Rows come in batches through shared
-// memory, where keys and queries are normalised. Accepted guesses of the step before are rows like others, but for the
-// output.
+// The gated delta rule of steps with few rows; its results may become the input of the product behind at once.
+#include "delta.cuh"
 #include "rounding.cuh"
 
 namespace {
 
-constexpr u32 KEPT = 32;
-constexpr u32 BATCH = 8;
+// Columns of a lane so that a block of a key dimension up to 128 has a whole head of GROUP columns.
+constexpr u32 LANES = 4;
+constexpr u32 COLS = GROUP * LANES / delta::THREADS;
 
-// Value `r` of lane `part` among a column's keys: quads of neighbours, so that reads of four are free of conflicts.
-template <u32 LANES>
-__device__ __forceinline__ u32 key_index(u32 r, u32 part) {
-    return r / 4 * 4 * LANES + part * 4 + r % 4;
-}
+// The rows of a segment, batch by batch; a warp finishes a row as a group of the product's input.
+struct Rounded {
+    using Rows = delta::Batch<LANES, COLS>;
 
-template <u32 LANES>
-__device__ __forceinline__ float column_sum(float x) {
-#pragma unroll
-    for (u32 offset = 1; offset < LANES; offset *= 2) x += __shfl_xor_sync(ALL_LANES, x, offset);
-    return x;
-}
-
-template <u32 LANES, u32 THREADS>
-struct Batch {
-    // Zeros behind the key dimension.
-    float4 keys[BATCH][LANES * KEPT / 4];
-    float4 queries[BATCH][LANES * KEPT / 4];
-    float values[BATCH][THREADS / LANES];
-    float decay[BATCH];
-    float beta[BATCH];
-};
-
-// One head of one sequence.
-struct Head {
-    const DeltaParams& p;
-    const Segment& segment;
-    u32 head;
-    u32 key_head;
-
-    __device__ Head(const DeltaParams& p, const Segment& segment, u32 head) : p(p), segment(segment), head(head) {
-        key_head = p.map == MAP_GROUPED ? head / (p.v.heads / p.k.heads) : head % p.k.heads;
-    }
-
-    // Whether this head's block writes the keys that it shares with others to the pending area.
-    __device__ bool owns_key() const {
-        return p.map == MAP_GROUPED ? head % (p.v.heads / p.k.heads) == 0 : head < p.k.heads;
-    }
-
-    // Of a row of the step.
-    __device__ float row_decay(u32 row) const {
-        const float a = *at(p.log_decay, row, head);
-        return p.decay_rate == nullptr ? a : log_decay(a + p.dt_bias[head], p.decay_rate[head]);
-    }
-    __device__ float row_beta(u32 row) const {
-        const float b = *at(p.beta, row, head);
-        return p.decay_rate == nullptr ? b : sigmoid(b);
-    }
-
-    __device__ float* state() const {
-        return p.states + segment.slot * p.slot_stride + u64(head) * p.k.dim * p.v.dim;
-    }
-
-    // A row of a pending area: keys of all key heads, values of all heads, log decays, betas.
-    __device__ float* pending(u32 area, u32 i) const { return p.pending + area * p.pending_stride + u64(i) * p.pending_row; }
-    __device__ u32 value_start() const { return p.k.heads * p.k.dim; }
-    __device__ u32 decay_start() const { return value_start() + p.v.heads * p.v.dim; }
-};
-
-// A key or query of a row, normalised by one warp: x * rsqrt(sum(x^2) + eps) * factor.
-template <u32 LANES>
-__device__ __forceinline__ void normalise(const float* x, u32 dim, float eps, float factor, float4* out) {
-    const u32 lane = threadIdx.x % WARP;
-    float scale;
-    const float sum = sum_in_range(scale, [&](float by) { return warp_sum(squares(x, dim, lane, WARP, by)); });
-    const float inverse = inverse_root(sum, 1.0f, eps, scale) * factor;
-    float* to = reinterpret_cast<float*>(out);
-    for (u32 i = lane; i < LANES * KEPT; i += WARP) to[i] = i < dim ? x[i] * inverse : 0.0f;
-}
-
-// Brings `count` rows from `first` on into shared memory: accepted guesses, or rows of the step.
-template <u32 LANES, u32 THREADS>
-__device__ __forceinline__ void load(const Head& h, Batch<LANES, THREADS>& batch, u32 first, u32 count, bool accepted) {
-    const DeltaParams& p = h.p;
-    const u32 warp = threadIdx.x / WARP, column = blockIdx.x * (THREADS / LANES);
-    __syncthreads();
+    __device__ void operator()(const delta::Head& h, Rows& batch, delta::State<COLS>& s, u32 part, u32 column) const {
+        __shared__ float results[delta::BATCH][GROUP];
+        const PrepareParams& p = h.p.next;
+        const u32 lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
 #pragma unroll 1
-    for (u32 j = threadIdx.x; j < count * (THREADS / LANES); j += THREADS) {
-        const u32 i = j / (THREADS / LANES), c = column + j % (THREADS / LANES);
-        if (c >= p.v.dim) continue;
-        const float* guess = h.pending(h.segment.pending_read, first + i) + h.value_start();
-        const u32 at_value = h.head * p.v.dim + c;
-        batch.values[i][c - column] = accepted ? guess[at_value] : *at(p.v, h.segment.first_row + first + i, at_value);
-    }
-    // From the last thread down, which has no key or query of a short batch.
-    if (THREADS - 1 - threadIdx.x < count) {
-        const u32 i = THREADS - 1 - threadIdx.x, row = h.segment.first_row + first + i;
-        const float* gates = h.pending(h.segment.pending_read, first + i) + h.decay_start();
-        batch.decay[i] = expf(accepted ? gates[h.head] : h.row_decay(row));
-        batch.beta[i] = accepted ? gates[p.v.heads + h.head] : h.row_beta(row);
-    }
-    // Keys, and behind them the queries: a warp each.
-#pragma unroll 1
-    for (u32 j = warp; j < (accepted ? count : 2 * count); j += THREADS / WARP) {
-        const u32 i = j % count, row = h.segment.first_row + first + i;
-        if (j >= count) {
-            const float* query = at(p.q, row, h.key_head * p.q.dim);
-            normalise<LANES>(query, p.q.dim, p.eps, 1.0f / sqrtf(float(p.q.dim)), batch.queries[i]);
-        } else {
-            const float* guess = h.pending(h.segment.pending_read, first + i);
-            const float* key = accepted ? guess + h.key_head * p.k.dim : at(p.k, row, h.key_head * p.k.dim);
-            normalise<LANES>(key, p.k.dim, p.eps, 1.0f, batch.keys[i]);
-        }
-    }
-    __syncthreads();
-}
-
-// Rows of the step, as they came, into the pending area.
-template <u32 LANES, u32 THREADS>
-__device__ __forceinline__ void keep_guesses(const Head& h) {
-    const DeltaParams& p = h.p;
-    const u32 column = blockIdx.x * (THREADS / LANES);
-#pragma unroll 1
-    for (u32 i = 0; i < h.segment.rows; ++i) {
-        const u32 row = h.segment.first_row + i;
-        float* to = h.pending(h.segment.pending_write, i);
-#pragma unroll 1
-        for (u32 c = column + threadIdx.x; c < min(column + THREADS / LANES, p.v.dim); c += THREADS) {
-            const u32 at_value = h.head * p.v.dim + c;
-            to[h.value_start() + at_value] = *at(p.v, row, at_value);
-        }
-        if (blockIdx.x != 0) continue;
-#pragma unroll 1
-        for (u32 d = threadIdx.x; h.owns_key() && d < p.k.dim; d += THREADS) {
-            to[h.key_head * p.k.dim + d] = *at(p.k, row, h.key_head * p.k.dim + d);
-        }
-        if (threadIdx.x == 0) {
-            to[h.decay_start() + h.head] = h.row_decay(row);
-            to[h.decay_start() + p.v.heads + h.head] = h.row_beta(row);
-        }
-    }
-}
-
-__device__ __forceinline__ float component(const float4& v, u32 i) {
-    return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
-}
-
-// Inner product of the lane's values with a row of shared memory: four running sums, joined in pairs.
-template <u32 LANES>
-__device__ __forceinline__ float product(const float (&s)[KEPT], const float4* vector, u32 part) {
-    float sums[4] = {};
-#pragma unroll
-    for (u32 r = 0; r < KEPT; r += 4) {
-        const float4 v = vector[key_index<LANES>(r, part) / 4];
-#pragma unroll
-        for (u32 i = 0; i < 4; ++i) sums[i] = fmaf(s[r + i], component(v, i), sums[i]);
-    }
-    return column_sum<LANES>((sums[0] + sums[1]) + (sums[2] + sums[3]));
-}
-
-// One token: S *= decay; d = beta (v - S^T k); S += k d^T.
-template <u32 LANES, u32 THREADS>
-__device__ __forceinline__ void update(float (&s)[KEPT], const Batch<LANES, THREADS>& batch, u32 i, u32 part, u32 column) {
-#pragma unroll
-    for (u32 r = 0; r < KEPT; ++r) s[r] *= batch.decay[i];
-    const float read = product<LANES>(s, batch.keys[i], part);
-    const float delta = batch.beta[i] * (batch.values[i][column] - read);
-#pragma unroll
-    for (u32 r = 0; r < KEPT; r += 4) {
-        const float4 key = batch.keys[i][key_index<LANES>(r, part) / 4];
-#pragma unroll
-        for (u32 j = 0; j < 4; ++j) s[r + j] = fmaf(component(key, j), delta, s[r + j]);
-    }
-}
-
-// The head's results of a row as a group of the product's input, by one warp.
-__device__ __forceinline__ void finish(const PrepareParams& p, u32 row, u32 head, const float* y, const Values& gains) {
-    const u32 lane = threadIdx.x % WARP;
-    Values v = gains;
-    for (u32 j = 0; j < 4; ++j) v.x[j] = y[4 * lane + j];
-    const float inverse = p.input == INPUT_GATED_NORM ? warp_inverse(y, GROUP, p.eps) : 1.0f;
-    v.finish(p, row, head, lane, inverse);
-}
-
-// ROUNDS: results go to the product's input; a block has the whole head, of GROUP columns.
-template <u32 LANES, u32 THREADS, bool ROUNDS>
-__device__ __forceinline__ void gated_delta(const DeltaParams& p) {
-    __shared__ Batch<LANES, THREADS> batch;
-    __shared__ float results[ROUNDS ? BATCH : 1][ROUNDS ? GROUP : 1];
-    let_next_start();
-    const u32 part = threadIdx.x % LANES, column = threadIdx.x / LANES;
-    const u32 c = blockIdx.x * (THREADS / LANES) + column;
-    bool waited = false;
-#pragma unroll 1
-    for (u32 z = blockIdx.z; z < p.step.header->segments; z += gridDim.z) {
-        const Head h(p, p.step.segments[z], blockIdx.y);
-        float* state = h.state() + c;
-        float s[KEPT];
-        // Nothing of this step but this kernel touches this state: it can be on its way early.
-#pragma unroll
-        for (u32 r = 0; r < KEPT; ++r) {
-            const u32 key = key_index<LANES>(r, part);
-            s[r] = key < p.k.dim && c < p.v.dim ? state[u64(key) * p.v.dim] : 0.0f;
-        }
-        Values gains;
-        if (ROUNDS) gains.load_gain(p.next, blockIdx.y, threadIdx.x % WARP);
-        if (!waited) wait_for_previous();
-        waited = true;
-        auto store = [&]() {
-#pragma unroll
-            for (u32 r = 0; r < KEPT; ++r) {
-                const u32 key = key_index<LANES>(r, part);
-                if (key < p.k.dim && c < p.v.dim) state[u64(key) * p.v.dim] = s[r];
-            }
-        };
-#pragma unroll 1
-        for (u32 first = 0; first < h.segment.accepted; first += BATCH) {
-            const u32 count = min(h.segment.accepted - first, BATCH);
-            load(h, batch, first, count, true);
-#pragma unroll 1
-            for (u32 i = 0; i < count; ++i) update(s, batch, i, part, column);
-        }
-        if (h.segment.speculative) {
-            if (h.segment.accepted > 0) store();
-            keep_guesses<LANES, THREADS>(h);
-        }
-#pragma unroll 1
-        for (u32 first = 0; first < h.segment.rows; first += BATCH) {
-            const u32 count = min(h.segment.rows - first, BATCH), turn = threadIdx.x / WARP;
-            // A warp a row finishes them.
-            if (ROUNDS && turn < count) {
-                gains.load_gate(p.next, h.segment.first_row + first + turn, h.head, threadIdx.x % WARP);
-            }
-            load(h, batch, first, count, false);
+        for (u32 first = 0; first < h.segment.rows; first += delta::BATCH) {
+            const u32 count = min(h.segment.rows - first, delta::BATCH), row = h.segment.first_row + first;
+            Values v;
+            v.load_gain(p, h.head, lane);
+            if (warp < count) v.load_gate(p, row + warp, h.head, lane);
+            delta::load<LANES, COLS>(h, batch, first, count, false);
 #pragma unroll 1
             for (u32 i = 0; i < count; ++i) {
-                update(s, batch, i, part, column);
-                const float y = product<LANES>(s, batch.queries[i], part);
-                if (ROUNDS && part == 0) results[i][column] = y;
-                if (!ROUNDS && part == 0 && c < p.v.dim) {
-                    p.out[u64(h.segment.first_row + first + i) * p.out_stride + h.head * p.v.dim + c] = y;
+                delta::update<LANES, COLS>(s, batch, i, part, column);
+                float4 query[delta::KEPT / 4];
+                delta::take<LANES>(batch.queries[i], part, query);
+                float y[COLS];
+                delta::products<LANES, COLS>(s, query, y);
+#pragma unroll
+                for (u32 j = 0; j < COLS; ++j) {
+                    if (part == 0) results[i][column + j * (delta::THREADS / LANES)] = y[j];
                 }
             }
-            if (!ROUNDS) continue;
             __syncthreads();
-            if (turn < count) finish(p.next, h.segment.first_row + first + turn, h.head, results[turn], gains);
+#pragma unroll 1
+            for (u32 i = warp; i < count; i += delta::THREADS / WARP) {
+                if (i != warp) v.load_gate(p, row + i, h.head, lane);
+                for (u32 j = 0; j < 4; ++j) v.x[j] = results[i][4 * lane + j];
+                const float inverse = p.input == INPUT_GATED_NORM ? warp_inverse(results[i], GROUP, p.eps) : 1.0f;
+                v.finish(p, row + i, h.head, lane, inverse);
+            }
         }
-        if (!h.segment.speculative) store();
     }
-    if (!waited) wait_for_previous();
-}
+};
 
 }  // namespace
 
 #define GATED_DELTA(KEY_DIM)                                                                             \
     extern "C" __global__ void __launch_bounds__(128, 2)                                                 \
         gated_delta_k##KEY_DIM(const __grid_constant__ DeltaParams p) {                                  \
-        gated_delta<KEY_DIM / KEPT, 128, false>(p);                                                      \
+        delta::gated_delta<KEY_DIM / delta::KEPT, 1>(p);                                                 \
     }
 
 // Key dimensions up to this one.
@@ -268,6 +61,6 @@ GATED_DELTA(64)
 GATED_DELTA(128)
 GATED_DELTA(256)
 
-extern "C" __global__ void __launch_bounds__(512, 1) gated_delta_k128_rounds(const __grid_constant__ DeltaParams p) {
-    gated_delta<4, 512, true>(p);
+extern "C" __global__ void __launch_bounds__(128, 1) gated_delta_k128_rounds(const __grid_constant__ DeltaParams p) {
+    delta::gated_delta<LANES, COLS, Rounded>(p);
 }

@@ -73,6 +73,18 @@ __device__ __forceinline__ void multiply_pieces(i32 (&c)[4], const u32 (&a)[4], 
 #endif
 }
 
+// d = c + a b, pieces as above.
+__device__ __forceinline__ void multiply_pieces(i32 (&d)[4], const u32 (&a)[4], u32 b0, u32 b1, const i32 (&c)[4]) {
+#if __CUDA_ARCH__ >= 800
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %11, %12, %13};"
+        : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "r"(c[0]), "r"(c[1]), "r"(c[2]), "r"(c[3]));
+#else
+    for (u32 i = 0; i < 4; ++i) d[i] = c[i];
+    multiply_pieces(d, a, b0, b1);
+#endif
+}
+
 // Where the matrix units take single bits.
 #if __CUDA_ARCH__ >= 800
 #define BIT_PIECES
@@ -87,13 +99,45 @@ __device__ __forceinline__ void common_bits(i32 (&c)[4], u32 a0, u32 a1, u32 b) 
 }
 #endif
 
-// Shared memory whose size the launch says.
-__device__ __forceinline__ u8* launch_shared() {
-    extern __shared__ uint4 launch_shared_units[];
-    return reinterpret_cast<u8*>(launch_shared_units);
+// ---- copies that nobody waits for ----
+
+// 16 bytes from global to shared memory, both aligned.
+__device__ __forceinline__ void copy_16(void* shared, const void* global) {
+#if __CUDA_ARCH__ >= 800
+    asm volatile(
+        "{\n.reg .u64 wide;\n.reg .u32 place;\ncvta.to.shared.u64 wide, %0;\ncvt.u32.u64 place, wide;\n"
+        "cp.async.cg.shared.global [place], [%1], 16;\n}" ::"l"(shared), "l"(global)
+        : "memory");
+#else
+    *static_cast<uint4*>(shared) = *static_cast<const uint4*>(global);
+#endif
 }
 
-// Starts copying 16 bytes into shared memory; they are there for this thread behind `wait_for_copies`.
+// The thread's copies so far form a group.
+__device__ __forceinline__ void close_copies() {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+
+// Waits for the thread's groups but the last `LEFT`.
+template <u32 LEFT>
+__device__ __forceinline__ void wait_for_copies() {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
+#endif
+}
+
+// Where two thread blocks with 80 KB of shared memory each, or one with 96, have room.
+#if __CUDA_ARCH__ >= 800
+#define LARGE_SHARED
+#endif
+
+// The shared memory that a launch asks for.
+#define DYNAMIC_SHARED(NAME) extern __shared__ __align__(128) u8 NAME[]
+
+// Starts copying 16 bytes into shared memory; a part of the group that `close_copies` closes. Weights, which
+// nobody else reads.
 __device__ __forceinline__ void start_copy(void* to, const void* from) {
 #if __CUDA_ARCH__ >= 800
     const u32 shared = u32(__cvta_generic_to_shared(to));
@@ -110,12 +154,6 @@ __device__ __forceinline__ void start_shared_copy(void* to, const void* from) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(from) : "memory");
 #else
     *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(from);
-#endif
-}
-
-__device__ __forceinline__ void wait_for_copies() {
-#if __CUDA_ARCH__ >= 800
-    asm volatile("cp.async.wait_all;" ::: "memory");
 #endif
 }
 

@@ -299,6 +299,18 @@ __device__ __forceinline__ Prepared from_row(Prepared x, u32 first) {
     return x;
 }
 
+// The same from record `first` on.
+__device__ __forceinline__ Prepared from_record(Prepared x, u32 first) {
+    x.floats += u64(first) * GROUP;
+    x.float_sums += 4 * u64(first);
+    x.codes += u64(first) * GROUP;
+    x.low += 4 * u64(first);
+    x.planes += u64(first) * (GROUP / 4);
+    x.scales += first;
+    x.sums += 4 * u64(first);
+    return x;
+}
+
 // The finished sums of one block: of the activation row and the weight row of this thread. All M rows of `x` are read;
 // there is memory behind the last.
 template <typename Kind, u32 M>

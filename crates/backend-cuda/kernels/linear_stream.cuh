@@ -129,7 +129,7 @@ __device__ __forceinline__ void run(const LinearParams& p) {
     const u32 records = p.x.padded / GROUP, share = (records + p.slices - 1) / p.slices;
     // Whole slices: behind the last record anything may lie, which is read and left out.
     const u32 room = p.slices * share;
-    u8* codes = launch_shared();
+    DYNAMIC_SHARED(codes);
     u8* scales = codes + BLOCKS * room * CODE_BYTES;
     Step* steps = reinterpret_cast<Step*>(scales + BLOCKS * room * SCALE_BYTES);
     u8* planes = reinterpret_cast<u8*>(steps + M * room);
@@ -192,7 +192,8 @@ __device__ __forceinline__ void run(const LinearParams& p) {
         const float inverse = p.x.squares == nullptr ? 1.0f : inverse_of(p.x, of);
         if (record < records) steps[of * room + record] = {scale * inverse, s.x + s.y + s.z + s.w};
     }
-    wait_for_copies();
+    close_copies();
+    wait_for_copies<0>();
     __syncthreads();
     float sum[BLOCKS][M][2] = {};
     // Where the lane's row lies that `spread_rows` is told: of the first of two records, then of the second.

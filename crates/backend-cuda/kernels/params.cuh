@@ -330,7 +330,7 @@ struct AttentionParams {
     // A value of `KvFormat`.
     u32 format;
     float scale;
-    // Splits of SPLIT_PAGES pages that the plan's context has.
+    // Splits of SPLIT_PAGES pages that the plan's context has; 0 where `attention_tile` runs.
     u32 splits;
     // What is made of the results at once, as a product's input, by the kernel that finishes them; `wanted` 0: nothing.
     PrepareParams next;
@@ -381,6 +381,8 @@ struct DeltaParams {
     // Of this layer in pending area 0: rows of raw keys (key heads, key_dim), values (heads, value_dim), log decays, betas.
     float* pending;
     float* out;
+    // Where `delta_make` puts what `delta_rows` reads.
+    float* made;
     u64 slot_stride;
     u64 pending_stride;
     // Floats of a pending row.
@@ -416,6 +418,74 @@ struct SampleParams {
     Sampled* sampled;
 };
 
+// ---- image models --------------------------------------------------------------------------------------------------
+
+// modulate (a: scale, b: shift, of one row each), gated_add (a: gate of one row, b: y).
+struct MixParams {
+    const u32* rows;
+    View x;
+    View a;
+    View b;
+    float* out;
+    u32 out_stride;
+    float eps;
+};
+
+// Most columns of a group norm.
+constexpr u32 MOST_CHANNELS = 1024;
+
+// group_sums, group_norm.
+struct GroupNormParams {
+    const u32* rows;
+    View x;
+    const float* gain;
+    const float* bias;
+    // Sum and sum of squares of each group of each chunk.
+    double* partials;
+    float* out;
+    u32 groups;
+    float eps;
+    // Rows of a chunk, and how many chunks there are.
+    u32 chunk;
+    u32 chunks;
+};
+
+struct FullAttentionParams {
+    const u32* rows;
+    View q;
+    View k;
+    View v;
+    float* out;
+    u32 out_stride;
+    float scale;
+    // Keys that are seen at most; with `causal` none behind the row.
+    u32 keys;
+    u32 causal;
+};
+
+struct Conv2dParams {
+    // One block of columns.
+    View x;
+    // Without data: none.
+    View residual;
+    // Factors, then offsets of the channels; null: none.
+    const float* affine;
+    const float* bias;
+    float* out;
+    // Dense.
+    Part part;
+    // Of the result.
+    u32 height;
+    u32 width;
+    u32 kernel;
+    // How often a pixel of the input stands in each direction.
+    u32 times;
+    u32 channels;
+    u32 silu;
+    u32 out_stride;
+    u32 reserved;
+};
+
 // The same numbers stand in `src/params.rs`.
 static_assert(sizeof(StepHeader) == 16 && sizeof(Segment) == 36 && sizeof(Tile) == 8, "params.rs");
 static_assert(sizeof(Draw) == 40 && sizeof(Adjust) == 16 && sizeof(Sampled) == 8 && sizeof(Step) == 96, "params.rs");
@@ -425,5 +495,7 @@ static_assert(sizeof(EmbedParams) == 824 && sizeof(PointwiseParams) == 72 && siz
 static_assert(sizeof(NormParams) == 80 && sizeof(RopePair) == 8 && sizeof(RopeParams) == 72, "params.rs");
 static_assert(sizeof(PrepareParams) == 168 && sizeof(LinearParams) == 1120 && sizeof(AttentionParams) == 384,
               "params.rs");
-static_assert(sizeof(ConvParams) == 176 && sizeof(DeltaGatesParams) == 88 && sizeof(DeltaParams) == 456, "params.rs");
+static_assert(sizeof(ConvParams) == 176 && sizeof(DeltaGatesParams) == 88 && sizeof(DeltaParams) == 464, "params.rs");
 static_assert(sizeof(HeadsParams) == 440 && sizeof(SampleParams) == 144 && sizeof(SampleShare) == 24, "params.rs");
+static_assert(sizeof(MixParams) == 96 && sizeof(GroupNormParams) == 80 && sizeof(FullAttentionParams) == 104, "params.rs");
+static_assert(sizeof(Conv2dParams) == 192, "params.rs");

@@ -56,6 +56,12 @@ impl Arch {
         if self == Arch::Sm90a { capability == self.capability() } else { capability >= self.capability() }
     }
 
+    /// Whether it runs image models: attention without a cache wants more shared memory than older devices have.
+    #[must_use]
+    pub(crate) fn runs_images(self) -> bool {
+        self >= Arch::Sm80
+    }
+
     /// The newest path that a device runs.
     #[must_use]
     pub fn best(capability: (i32, i32)) -> Option<Arch> {

@@ -63,9 +63,9 @@ impl CudaBackend {
             activations: vec![Activations::F32, Activations::I8G128, Activations::I9G128],
             default_activations: Activations::I8G128,
             kv_formats: vec![KvFormat::F32, KvFormat::F16, KvFormat::Q8, KvFormat::Q4],
-            prefill_rows: 512,
+            prefill_rows: 2048,
             asynchronous: true,
-            images: false,
+            images: device.arch.runs_images(),
         };
         Ok(CudaBackend {
             caps,

@@ -63,14 +63,31 @@ pub(crate) fn delta_gates(rows: usize, heads: usize) -> Launch {
     launch("delta_gates", [heads.div_ceil(64), rows, 1], 64)
 }
 
+/// Least rows of a plan for steps that read prompts.
+const PROMPT_ROWS: usize = 128;
+
 // ---- products ------------------------------------------------------------------------------------------------------
 
 /// Most activation rows of one pass over a weight, without matrix units.
 pub(crate) const MOST_ROWS: usize = 8;
 
-/// With matrix units: activation rows, and blocks of the weight, of one thread block.
-const WIDE_ROWS: usize = 32;
-const WIDE_BLOCKS: usize = 8;
+/// Activation rows, and blocks of the weight, of one thread block of the kernels for more.
+const GROUPED_TILE: [usize; 2] = [32, 8];
+const BATCH_TILE: [usize; 2] = [32, 1];
+const WIDE_TILE: [usize; 2] = [32, 8];
+
+/// Most rows that are a batch: the weight is read once.
+const BATCH_ROWS: usize = 32;
+
+/// Shared memory of a thread block with a batch: two records of rows and codes for each of eight warps.
+const BATCH_SHARED: u32 = 98304;
+
+/// Of one with many rows: the records of any kind of codes; and its sums, where there is room.
+const fn wide_shared(arch: Arch) -> u32 {
+    const RECORDS: u32 = 46080;
+    const SUMS: u32 = 32768;
+    if matches!(arch, Arch::Sm75) { RECORDS } else { RECORDS + SUMS }
+}
 
 /// Least records of a row that are cut into [`MOST_SLICES`].
 const LONG: usize = 48;
@@ -106,8 +123,12 @@ enum Kind {
     Quads,
     /// The same with codes of one bit, through shared memory to the matrix units.
     Stream,
+    /// Some tens of rows, on the matrix units with asynchronous copies.
+    Batch,
     /// Many rows, on the matrix units.
     Wide,
+    /// More rows than a few, scales of any kind.
+    Grouped,
 }
 
 impl Kind {
@@ -118,8 +139,14 @@ impl Kind {
             return Kind::Lanes;
         }
         let stream = shape.codes == Codes::Bits1 && product.activations == Activations::I8G128 && shape.plain;
-        match product.rows {
-            rows if rows > MOST_ROWS => Kind::Wide,
+        let &Product { rows, arch, .. } = product;
+        match rows {
+            _ if rows > MOST_ROWS && !shape.plain => Kind::Grouped,
+            // Codes of four bits have no room beside a batch.
+            _ if rows > MOST_ROWS && rows <= BATCH_ROWS && arch >= Arch::Sm80 && shape.codes != Codes::Bits4 => {
+                Kind::Batch
+            }
+            _ if rows > MOST_ROWS => Kind::Wide,
             _ if shape.group != GROUP => Kind::Lanes,
             _ if stream && Stream::of(product).is_some() => Kind::Stream,
             _ => Kind::Quads,
@@ -181,7 +208,7 @@ pub(crate) fn prepare(rows: usize, cols: usize) -> Launch {
 ///
 /// With `swiglu` there must be two parts of one format and of equal rows ([`fuses_swiglu`]).
 pub(crate) fn linear(parts: &[Shape], product: &Product) -> Vec<(Range<usize>, Launch)> {
-    let &Product { rows, cols, activations, swiglu, .. } = product;
+    let &Product { rows, cols, activations, swiglu, arch, .. } = product;
     let mut launches = Vec::new();
     let mut start = 0;
     while start < parts.len() {
@@ -203,6 +230,10 @@ pub(crate) fn linear(parts: &[Shape], product: &Product) -> Vec<(Range<usize>, L
             let tile = rows.next_power_of_two().min(most);
             launch(format!("linear_{kernel}_m{tile}"), [blocks, rows.div_ceil(tile), 1], threads)
         };
+        let large = |kernel: &str, blocks: usize, [tile_rows, tile_blocks]: [usize; 2]| {
+            let grid = [blocks.div_ceil(tile_blocks), rows.div_ceil(tile_rows), 1];
+            launch(format!("linear_{name}{inputs}_{kernel}"), grid, THREADS)
+        };
         // A warp a slice, of both products with `swiglu`, as far as a block has warps.
         let warps = 32 * (slices(cols) * if swiglu { 2 } else { 1 }).min(MOST_SLICES);
         launches.push((
@@ -216,9 +247,15 @@ pub(crate) fn linear(parts: &[Shape], product: &Product) -> Vec<(Range<usize>, L
                     let name = format!("linear_{name}_{kernel}_m{}", stream.tile);
                     Launch { shared: stream.shared as u32, ..launch(name, [blocks, 1, 1], stream.threads) }
                 }
+                Kind::Grouped => large("grouped", blocks, GROUPED_TILE),
+                // A pair of tiles is half a block of gate and of up.
                 Kind::Wide => {
-                    let grid = [blocks.div_ceil(WIDE_BLOCKS), rows.div_ceil(WIDE_ROWS), 1];
-                    launch(format!("linear_{name}{inputs}_wide"), grid, THREADS)
+                    let launch = large("wide", if swiglu { 2 * blocks } else { blocks }, WIDE_TILE);
+                    Launch { shared: wide_shared(arch), ..launch }
+                }
+                Kind::Batch => {
+                    let launch = large("batch", if swiglu { 2 * blocks } else { blocks }, BATCH_TILE);
+                    Launch { shared: BATCH_SHARED, ..launch }
                 }
             },
         ));
@@ -305,6 +342,18 @@ const FULL_DEVICE: usize = 2048;
 
 /// Query heads of one reading of the keys.
 const MOST_TOGETHER: usize = 4;
+/// Warps of `attention_tile`, rows of one of them by the padded dimension of a head, and the shared memory of a thread block.
+const TILE_WARPS: usize = 4;
+
+fn attention_tile_queries(dim: usize) -> usize {
+    if dim > 128 { 8 } else { 16 }
+}
+
+fn attention_tile_shared(dim: usize) -> usize {
+    const KEY_DIMS: usize = 32;
+    let stride = TILE_WARPS * attention_tile_queries(dim) + 4;
+    (dim * stride + PAGE_ROWS * stride + 2 * KEY_DIMS * PAGE_ROWS) * size_of::<f32>()
+}
 
 /// Most thread blocks of splits of single heads, about what a large device holds at a time.
 const FEW_SPLITS: usize = 1024;
@@ -319,9 +368,10 @@ pub(crate) struct AttentionShape {
     pub kv_heads: usize,
     pub dim: usize,
     pub format: KvFormat,
+    pub arch: Arch,
 }
 
-/// Launches of an attention op, in order: appending to the pages, then one or two.
+/// Launches of an attention op, in order: appending to the pages, then one or two more.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct AttentionLaunches {
     pub launches: Vec<Launch>,
@@ -338,7 +388,7 @@ pub(crate) struct AttentionLaunches {
 /// # Errors
 /// A head dimension that is no multiple of 8 or larger than 256.
 pub(crate) fn attention(shape: AttentionShape) -> Result<AttentionLaunches, OpError> {
-    let AttentionShape { rows, context, heads, kv_heads, dim, format } = shape;
+    let AttentionShape { rows, context, heads, kv_heads, dim, format, arch } = shape;
     if !dim.is_multiple_of(8) || dim == 0 || dim > 256 {
         return Err(OpError::Shape {
             op: "attention",
@@ -360,7 +410,13 @@ pub(crate) fn attention(shape: AttentionShape) -> Result<AttentionLaunches, OpEr
     let suffix = format!("{name}_d{}", lane * 32);
     let mut launches = vec![append];
     let mut partials_bytes = 0;
-    if splits == 1 || rows * passes < FULL_DEVICE {
+    let tiled = rows >= PROMPT_ROWS && arch >= Arch::Sm80;
+    if tiled {
+        let dim = (lane * 32).max(64);
+        let tile = launch(format!("attention_tile_{name}_d{dim}"), [heads, step_tiles(rows), 1], 32 * TILE_WARPS);
+        launches.push(Launch { shared: attention_tile_shared(dim) as u32, ..tile });
+    }
+    if !tiled && (splits == 1 || rows * passes < FULL_DEVICE) {
         let kernel = format!("attention_split_{suffix}_h{together}");
         launches.push(launch(kernel, [rows, passes, splits], 32 * SPLIT_PAGES));
         if splits > 1 {
@@ -373,7 +429,7 @@ pub(crate) fn attention(shape: AttentionShape) -> Result<AttentionLaunches, OpEr
     }
     // The kernel that joins splits has all of a head in a block.
     let rounds = partials_bytes > 0 && rows <= MOST_ROWS && dim.is_multiple_of(GROUP);
-    Ok(AttentionLaunches { launches, partials_bytes, splits: splits as u32, rounds })
+    Ok(AttentionLaunches { launches, partials_bytes, splits: if tiled { 0 } else { splits as u32 }, rounds })
 }
 
 /// `heads_append_*`: a warp a row and head.
@@ -405,6 +461,11 @@ pub(crate) fn page_bytes(format: KvFormat, kv_heads: usize, dim: usize) -> usize
     2 * kv_heads * PAGE_ROWS * format.head_bytes(dim)
 }
 
+/// Blocks that share the tiles of a step: one each, but for steps of many short segments.
+fn step_tiles(rows: usize) -> usize {
+    rows.min(rows.div_ceil(TILE_ROWS) + 15)
+}
+
 // ---- recurrent state -----------------------------------------------------------------------------------------------
 
 /// `conv_silu`: tiles are shared among the blocks of the second dimension.
@@ -420,14 +481,18 @@ pub(crate) fn conv_silu(rows: usize, channels: usize, kernel: usize) -> Result<L
             got: kernel.to_string(),
         });
     }
-    Ok(launch("conv_silu", [channels.div_ceil(128), rows.min(rows.div_ceil(TILE_ROWS) + 15), 1], 128))
+    Ok(launch("conv_silu", [channels.div_ceil(128), step_tiles(rows), 1], 128))
 }
 
-/// `gated_delta`: some columns of one head a block; segments are shared among the blocks of the third dimension.
+/// Launches of the delta rule, in order, and the bytes of what the first makes for the second.
 ///
 /// # Errors
 /// A key dimension above 256.
-pub(crate) fn gated_delta(rows: usize, heads: usize, key_dim: usize, value_dim: usize) -> Result<Launch, OpError> {
+pub(crate) fn gated_delta(
+    rows: usize,
+    [key_heads, heads]: [usize; 2],
+    [key_dim, value_dim]: [usize; 2],
+) -> Result<(Vec<Launch>, usize), OpError> {
     const THREADS: usize = 128;
     // A thread keeps 32 values of a column.
     let lanes = key_dim.div_ceil(32).next_power_of_two();
@@ -439,8 +504,17 @@ pub(crate) fn gated_delta(rows: usize, heads: usize, key_dim: usize, value_dim: 
             got: key_dim.to_string(),
         });
     }
-    let columns = THREADS / lanes;
-    Ok(launch(format!("gated_delta_k{}", lanes * 32), [value_dim.div_ceil(columns), heads, rows.min(16)], THREADS))
+    let (columns, width) = (THREADS / lanes, lanes * 32);
+    // Some columns of one head a block; segments are shared among the blocks of the third dimension.
+    let grid = [value_dim.div_ceil(columns), heads, rows.min(16)];
+    if rows < PROMPT_ROWS {
+        return Ok((vec![launch(format!("gated_delta_k{width}"), grid, THREADS)], 0));
+    }
+    // Two columns a thread.
+    let grid = [value_dim.div_ceil(2 * columns), grid[1], grid[2]];
+    let make = launch(format!("delta_make_k{width}"), [rows, 1, 1], 256);
+    let row = 2 * key_heads * width + (2 * heads).next_multiple_of(4);
+    Ok((vec![make, launch(format!("delta_rows_k{width}"), grid, THREADS)], rows * row * size_of::<f32>()))
 }
 
 /// Whether the delta rule can make its results the input of a product at once, for its kernel has a whole head in a block.
@@ -450,13 +524,58 @@ pub(crate) fn delta_rounds(rows: usize, key_dim: usize, value_dim: usize) -> boo
 
 /// `gated_delta` that does so.
 pub(crate) fn gated_delta_rounds(rows: usize, heads: usize) -> Launch {
-    launch("gated_delta_k128_rounds", [1, heads, rows], 512)
+    launch("gated_delta_k128_rounds", [1, heads, rows], 128)
 }
 
 /// Floats of one row of the delta rule's pending area: keys, values, log decay and beta of every value head (key heads
 /// are at most as many).
 pub(crate) fn pending_row(heads: usize, key_dim: usize, value_dim: usize) -> usize {
     heads * (key_dim + value_dim + 2)
+}
+
+// ---- image models --------------------------------------------------------------------------------------------------
+
+/// `modulate`, `gated_add` or `rotate_pairs`: a block a row.
+pub(crate) fn each_row(kernel: &str, rows: usize) -> Launch {
+    launch(kernel, [rows, 1, 1], THREADS)
+}
+
+/// Rows of a chunk of a group norm's statistics.
+pub(crate) const NORM_CHUNK: usize = 64;
+
+/// `group_sums`, then `group_norm`.
+pub(crate) fn group_norm(rows: usize, groups: usize) -> [Launch; 2] {
+    [launch("group_sums", [rows.div_ceil(NORM_CHUNK), 1, 1], THREADS), launch("group_norm", [groups, 1, 1], THREADS)]
+}
+
+/// `full_attention`: some queries of one head a block, and a slice of the values where heads are wide.
+///
+/// # Errors
+/// A head dimension above 512.
+pub(crate) fn full_attention(rows: usize, heads: usize, dim: usize) -> Result<Launch, OpError> {
+    const WARPS: usize = 4;
+    const KEYS: usize = 64;
+    const KEY_DIMS: usize = 32;
+    if dim > 512 {
+        return Err(OpError::Shape {
+            op: "full_attention",
+            what: "dimension of a head on cuda".to_owned(),
+            wanted: "up to 512".to_owned(),
+            got: dim.to_string(),
+        });
+    }
+    let padded = dim.next_power_of_two().max(64);
+    let queries = WARPS * if padded > 128 { 8 } else { 16 };
+    let shared = ((padded + KEYS) * (queries + 4) + 2 * KEY_DIMS * KEYS) * size_of::<f32>();
+    let grid = [heads, rows.div_ceil(queries), dim.div_ceil(256)];
+    Ok(Launch { shared: shared as u32, ..launch(format!("full_attention_d{padded}"), grid, 32 * WARPS) })
+}
+
+/// `conv2d` over so many pixels.
+pub(crate) fn conv2d(pixels: usize, outputs: usize, codes: Codes) -> Launch {
+    const PIXELS: usize = 128;
+    const OUTPUTS: usize = 64;
+    launch(format!("conv2d_{}", codes.name()), [pixels.div_ceil(PIXELS), outputs.div_ceil(OUTPUTS), 1], THREADS)
 }
 
 // ---- the choice of a token -----------------------------------------------------------------------------------------
@@ -489,7 +608,9 @@ mod tests {
         assert_eq!(name(5, eight, Arch::Sm90a), "linear_bits1_stream_m8");
         assert_eq!(name(1, eight, Arch::Sm75), "linear_bits1_i8_quads_m1");
         assert_eq!(name(5, nine, Arch::Sm90a), "linear_bits1_i9_quads_m4");
-        assert_eq!(name(9, eight, Arch::Sm90a), "linear_bits1_i8_wide");
+        assert_eq!(name(9, eight, Arch::Sm90a), "linear_bits1_i8_batch");
+        assert_eq!(name(9, eight, Arch::Sm75), "linear_bits1_i8_wide");
+        assert_eq!(name(33, nine, Arch::Sm90a), "linear_bits1_i9_wide");
         assert_eq!(name(3, Activations::F32, Arch::Sm90a), "linear_bits1_f32_m4");
     }
 

@@ -3,7 +3,6 @@
 //! `kernels/README.md` draws the layouts; here are their sizes.
 
 use crate::params::{self, BLOCK_ROWS, Codes, GROUP, param_type};
-use crate::weight::Shape;
 use onebit_quant::{Format, Matrix, ParamType, Residual, Symmetry};
 
 /// Rows of one uploaded matrix as they lie on the device.
@@ -75,10 +74,11 @@ impl Layout {
         layout
     }
 
-    /// What decides which kernel runs it.
-    pub(crate) fn shape(&self) -> Shape {
-        let plain = self.bias.is_none() && self.scale.bytes() == 2;
-        Shape { codes: self.codes, group: self.group, rows: self.rows, plain }
+    /// Whether a weight is its code's distance from the center times a scale of a whole record, whose product with 1.5 * 2^23
+    /// is exact.
+    pub(crate) fn is_plain(&self) -> bool {
+        let short = self.scale != ParamType::F32 && (self.factor == 0.5 || self.factor == 1.0);
+        self.group == GROUP && self.bias.is_none() && short
     }
 
     /// Blocks of rows.

@@ -468,6 +468,8 @@ pub(crate) struct DeltaParams {
     /// Of this layer in pending area 0: rows of raw keys (key heads, key_dim), values (heads, value_dim), log decays, betas.
     pub pending: Address,
     pub out: Address,
+    /// Where `delta_make` puts what `delta_rows` reads.
+    pub made: Address,
     pub slot_stride: u64,
     pub pending_stride: u64,
     /// Floats of a pending row.
@@ -496,6 +498,82 @@ pub(crate) struct SampleParams {
     pub shares: Address,
     pub sampled: Address,
 }
+/// Of `modulate` (a: scale, b: shift, of one row each) and `gated_add` (a: gate of one row, b: y).
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct MixParams {
+    pub rows: Address,
+    pub x: View,
+    pub a: View,
+    pub b: View,
+    pub out: Address,
+    pub out_stride: u32,
+    pub eps: f32,
+}
+
+/// Most columns of a group norm.
+pub(crate) const MOST_CHANNELS: usize = 1024;
+
+/// Of `group_sums` and `group_norm`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct GroupNormParams {
+    pub rows: Address,
+    pub x: View,
+    pub gain: Address,
+    pub bias: Address,
+    /// Sum and sum of squares of each group of each chunk, as doubles.
+    pub partials: Address,
+    pub out: Address,
+    pub groups: u32,
+    pub eps: f32,
+    /// Rows of a chunk, and how many chunks there are.
+    pub chunk: u32,
+    pub chunks: u32,
+}
+
+/// Of `full_attention`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct FullAttentionParams {
+    pub rows: Address,
+    pub q: View,
+    pub k: View,
+    pub v: View,
+    pub out: Address,
+    pub out_stride: u32,
+    pub scale: f32,
+    /// Keys that are seen at most; with `causal` none behind the row.
+    pub keys: u32,
+    pub causal: u32,
+}
+
+/// Of `conv2d`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Conv2dParams {
+    /// One block of columns.
+    pub x: View,
+    /// Without data: none.
+    pub residual: View,
+    /// Factors, then offsets of the channels; 0: none.
+    pub affine: Address,
+    pub bias: Address,
+    pub out: Address,
+    /// Dense.
+    pub part: Part,
+    /// Of the result.
+    pub height: u32,
+    pub width: u32,
+    pub kernel: u32,
+    /// How often a pixel of the input stands in each direction.
+    pub times: u32,
+    pub channels: u32,
+    pub silu: u32,
+    pub out_stride: u32,
+    pub reserved: u32,
+}
+
 // The same numbers stand in `params.cuh`.
 const _: () = {
     use std::mem::size_of;
@@ -521,7 +599,11 @@ const _: () = {
     assert!(size_of::<AttentionParams>() == 384);
     assert!(size_of::<ConvParams>() == 176);
     assert!(size_of::<DeltaGatesParams>() == 88);
-    assert!(size_of::<DeltaParams>() == 456);
+    assert!(size_of::<DeltaParams>() == 464);
     assert!(size_of::<HeadsParams>() == 440);
     assert!(size_of::<SampleParams>() == 144);
+    assert!(size_of::<MixParams>() == 96);
+    assert!(size_of::<GroupNormParams>() == 80);
+    assert!(size_of::<FullAttentionParams>() == 104);
+    assert!(size_of::<Conv2dParams>() == 192);
 };

@@ -1,10 +1,11 @@
 //! A compiled program: its memory, its launches, and the graph that they were captured in.
 //!
-//! A step is one copy of its inputs, one graph, and one copy for each output, all in the order of the backend's stream.
+//! A step is one copy of its inputs, one of each named value, one graph, and one copy for each output, all in the order of the
+//! backend's stream.
 //! Launches are for the plan's largest step; the kernels find in the inputs how much of it is wanted.
 
 use crate::cache::{Held, Memory};
-use crate::driver::{Device, During, fault};
+use crate::driver::{Device, During, NAME, fault};
 use crate::inputs::{Capacity, Layout};
 use crate::memory::{Buffer, Pinned};
 use crate::module::Kernels;
@@ -13,14 +14,16 @@ use crate::outputs::Results;
 use crate::params::Address;
 use cudarc::driver::sys::{self, CUevent_flags, CUgraphInstantiate_flags, CUstreamCaptureMode};
 use cudarc::driver::{CudaEvent, CudaGraph, CudaStream, result};
-use onebit_ops::{Cache, Op, OpError, Placement, Program, RopeTable, StepInputs, StepOutput};
+use onebit_ops::{Cache, Op, OpError, Placement, Program, RopeTable, Rows, StepInputs, StepOutput, TensorInfo};
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The payload of a plan.
 pub(crate) struct CudaPlan {
     device: Arc<Device>,
     kernels: Arc<Kernels>,
-    /// In the order in which it runs: outputs come last, so that their temporaries stay until the host has copied them.
+    /// In the order in which it runs: inputs come first and outputs last, so that what the host copies stays from the start and
+    /// to the end.
     program: Program,
     /// Place of each op in the lowered program.
     order: Vec<usize>,
@@ -33,6 +36,8 @@ pub(crate) struct CudaPlan {
     /// Of one half of it.
     scratch_bytes: usize,
     tables: Vec<(Arc<RopeTable>, Buffer)>,
+    /// Numbers of rows of temporaries that have one of their own, in ascending order, and the same on the device.
+    counts: (Vec<usize>, Buffer),
     work: Mutex<Work>,
     /// Host memory of steps that have ended.
     spare: Mutex<Vec<Pinned>>,
@@ -72,6 +77,7 @@ pub(crate) struct UnderWay {
     plan: Arc<CudaPlan>,
     done: CudaEvent,
     inputs: Pinned,
+    values: Pinned,
     host: Pinned,
     results: Results,
     /// Before each op, and after the last.
@@ -100,6 +106,9 @@ impl CudaPlan {
         let mut tables: Vec<(Arc<RopeTable>, Buffer)> = Vec::new();
         for op in &program.ops {
             ops::check(op, program.bucket, memory.spec())?;
+            if ops::is_for_images(op) && !device.arch.runs_images() {
+                return Err(OpError::UnsupportedOp { backend: NAME.to_owned(), op: op.name() });
+            }
             match op {
                 Op::Embed { table, .. } => vocab = vocab.min(table.rows()),
                 Op::Rope { table, .. } if !tables.iter().any(|(known, _)| known == table) => {
@@ -108,7 +117,7 @@ impl CudaPlan {
                 _ => {}
             }
         }
-        let (program, order) = outputs_last(program);
+        let (program, order) = copies_outside(program);
         let (placements, floats) = program.place();
         let scratch = program.ops.iter().map(|op| ops::scratch(op, &program, memory, device));
         let scratch = scratch.collect::<Result<Vec<_>, _>>()?.into_iter().max().unwrap_or(0);
@@ -130,6 +139,7 @@ impl CudaPlan {
             scratch: Buffer::zeroed(device, scratch, "the scratch memory of a plan")?,
             scratch_bytes,
             tables,
+            counts: upload_counts(device, &program)?,
             work: Mutex::new(Work { layout, inputs, areas: 0, launched: Launched::Profiled(Vec::new()) }),
             spare: Mutex::default(),
             program,
@@ -161,6 +171,7 @@ impl CudaPlan {
             step: layout.step(inputs),
             memory,
             areas,
+            counts: (&self.counts.0, self.counts.1.address()),
             tables: &self.tables,
         };
         let calls = ops::launches(&self.program, &frame)?;
@@ -244,6 +255,7 @@ impl CudaPlan {
         let mut stage = self.pinned(work.layout.bytes())?;
         let used = work.layout.write(inputs, &areas, stage.bytes_mut());
         work.inputs.write(0, &stage, 0..used)?;
+        let values = self.bring_values(inputs)?;
         let times = match &work.launched {
             Launched::Graph(graph) => {
                 graph.launch(&self.device)?;
@@ -256,7 +268,26 @@ impl CudaPlan {
         results.copy(&self.device, &self.arena, memory.sampled(), &mut host)?;
         let done = self.device.context.new_event(None).during("creating an event")?;
         done.record(&self.device.stream).during("recording an event")?;
-        Ok(UnderWay { plan: self.clone(), done, inputs: stage, host, results, times })
+        Ok(UnderWay { plan: self.clone(), done, inputs: stage, values, host, results, times })
+    }
+
+    /// Copies the named values to the temporaries of their inputs. The host's memory must stay until the step is done.
+    fn bring_values(&self, inputs: &StepInputs) -> Result<Pinned, OpError> {
+        let bytes = inputs.values.values().map(|values| values.len() * size_of::<f32>()).sum::<usize>();
+        let mut stage = self.pinned(bytes.max(1))?;
+        let mut end = 0;
+        for op in &self.program.ops {
+            let Op::Input { name, out } = op else { break };
+            let from = end;
+            for (to, value) in stage.bytes_mut()[from..].as_chunks_mut::<4>().0.iter_mut().zip(&inputs.values[&**name])
+            {
+                *to = value.to_le_bytes();
+                end += size_of::<f32>();
+            }
+            let place = self.placements[out.0 as usize].offset * size_of::<f32>();
+            self.arena.write(place, &stage, from..end)?;
+        }
+        Ok(stage)
     }
 
     /// Lays the inputs out anew where a step needs more than there was room for, and makes the launches anew where
@@ -325,7 +356,7 @@ impl UnderWay {
                 output.op_seconds[*place] = f64::from(ms) / 1e3;
             }
         }
-        lock(&self.plan.spare).extend([self.inputs, self.host]);
+        lock(&self.plan.spare).extend([self.inputs, self.values, self.host]);
         Ok(output)
     }
 }
@@ -346,11 +377,24 @@ fn upload_table(device: &Arc<Device>, table: &RopeTable) -> Result<Buffer, OpErr
     Buffer::holding(device, &bytes, "a rotary table")
 }
 
-/// Moves outputs to the end; returns each op's former place too. Nothing else depends on where an output stands.
-fn outputs_last(program: Program) -> (Program, Vec<usize>) {
-    let is_output = |op: &Op| matches!(op, Op::Output { .. });
-    let (last, first): (Vec<_>, Vec<_>) = program.ops.into_iter().enumerate().partition(|(_, op)| is_output(op));
-    let (order, ops) = first.into_iter().chain(last).unzip();
+fn upload_counts(device: &Arc<Device>, program: &Program) -> Result<(Vec<usize>, Buffer), OpError> {
+    let fixed = |info: &TensorInfo| if let Rows::Fixed(rows) = info.rows { Some(rows) } else { None };
+    let counts: Vec<usize> = program.tensors.iter().filter_map(fixed).collect::<BTreeSet<_>>().into_iter().collect();
+    let bytes: Vec<u8> = counts.iter().flat_map(|rows| (*rows as u32).to_le_bytes()).collect();
+    let buffer = Buffer::holding(device, &bytes, "the numbers of rows of a plan")?;
+    Ok((counts, buffer))
+}
+
+/// Moves inputs to the start and outputs to the end; returns each op's former place too. Nothing else depends on where they
+/// stand.
+fn copies_outside(program: Program) -> (Program, Vec<usize>) {
+    let mut ops: Vec<(usize, Op)> = program.ops.into_iter().enumerate().collect();
+    ops.sort_by_key(|(_, op)| match op {
+        Op::Input { .. } => 0,
+        Op::Output { .. } => 2,
+        _ => 1,
+    });
+    let (order, ops) = ops.into_iter().unzip();
     (Program { ops, ..program }, order)
 }
 
@@ -378,7 +422,7 @@ mod tests {
         let y = rec.rms_norm(x, &gain, 1e-6);
         let z = rec.rms_norm(y, &gain, 1e-6);
         rec.output(z, "y");
-        let (program, order) = outputs_last(rec.finish());
+        let (program, order) = copies_outside(rec.finish());
         assert_eq!(order, [0, 2, 3, 1, 4]);
         let (places, _) = program.place();
         // Without the move `z` would lie where `x` was.

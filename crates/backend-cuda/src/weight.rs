@@ -26,8 +26,14 @@ pub(crate) struct Shape {
     /// Columns that share a scale; 0 for dense.
     pub group: usize,
     pub rows: usize,
-    /// Scales of 16 bits and no biases.
+    /// Nothing but short scales beside the codes ([`Layout::is_plain`]).
     pub plain: bool,
+}
+
+impl Shape {
+    fn of(layout: &Layout) -> Shape {
+        Shape { codes: layout.codes, group: layout.group, rows: layout.rows, plain: layout.is_plain() }
+    }
 }
 
 /// The payload of a weight.
@@ -110,7 +116,7 @@ impl Loader {
             resident_bytes: layouts.iter().flat_map(Layout::pieces).sum::<usize>() as u64,
             shed_bytes: layouts.iter().map(|l| l.shed_bytes).sum(),
         };
-        let shapes = layouts.iter().map(Layout::shape).collect();
+        let shapes = layouts.iter().map(Shape::of).collect();
         Ok(Weight::new(info, Box::new(Resident { buffer, parts: resident, shapes })))
     }
 

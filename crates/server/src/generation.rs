@@ -12,6 +12,7 @@ use onebit_engine::{FinishReason, Usage};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tokio::sync::OwnedSemaphorePermit;
 
 /// What happens on the way to the answers.
 #[derive(Debug, Clone, PartialEq)]
@@ -98,6 +99,7 @@ pub(crate) struct Generation {
     clock: Clock,
     log: Log,
     over: bool,
+    _place: OwnedSemaphorePermit,
 }
 
 /// What is logged about a request.
@@ -113,6 +115,7 @@ impl Generation {
     /// Everything that is wrong with it is found here, before the first token.
     pub(crate) async fn start(app: &Arc<App>, model: &SharedModel, ask: Ask) -> Result<Self, ApiError> {
         let submitted = Instant::now();
+        let place = app.place()?;
         let id = crate::id::fresh("");
         if let Some(dropped) = dropped_tools(&ask) {
             tracing::warn!(request = id, tools = dropped, "left out tools that only their makers' servers run");
@@ -146,6 +149,7 @@ impl Generation {
             clock: Clock { submitted, admitted: None, first_token: None, last_token: None },
             log: Log { id, ending: Ending::Abandoned, max_tokens },
             over: false,
+            _place: place,
         })
     }
 

@@ -15,7 +15,7 @@ use axum::{Router, response::Response};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 use tower_http::cors::{Any, CorsLayer};
 
 /// How the server behaves.
@@ -31,6 +31,8 @@ pub struct ServerOptions {
     pub any_model: bool,
     /// Bytes of a request's body.
     pub max_body: usize,
+    /// Most requests at work or waiting, counted by prompts and pictures; more are told to come again.
+    pub max_requests: usize,
     /// Reasoning where a request is silent; `None` leaves it to the model's template.
     pub think: Option<bool>,
     /// Most tokens of reasoning where a request is silent.
@@ -55,6 +57,7 @@ impl Default for ServerOptions {
             aliases: Vec::new(),
             any_model: false,
             max_body: 32 << 20,
+            max_requests: 1024,
             think: None,
             think_budget: None,
             log_prompts: false,
@@ -140,12 +143,14 @@ impl Server {
             options: Settings {
                 thinking: Wish { on: options.think, budget: options.think_budget },
                 log_prompts: options.log_prompts,
+                max_requests: options.max_requests,
                 keep_alive: options.keep_alive,
                 patience: PATIENCE,
                 version: options.version,
             },
             started: id::unix_time(),
             draining: AtomicBool::new(false),
+            places: Arc::new(Semaphore::new(options.max_requests)),
         };
         let guard = Guard { keys: options.api_keys, origins: options.origins, max_body: options.max_body };
         Ok(Server { app: Arc::new(app), guard: Arc::new(guard), page: options.page, drain: options.drain })

@@ -19,6 +19,8 @@
 #define __launch_bounds__(...)
 
 struct uint3 { unsigned x, y, z; };
+struct alignas(8) int2 { int x, y; };
+struct alignas(8) uint2 { unsigned x, y; };
 struct alignas(8) float2 { float x, y; };
 struct alignas(16) float4 { float x, y, z, w; };
 struct alignas(16) int4 { int x, y, z, w; };
@@ -55,6 +57,9 @@ T from(uint64_t b) {
     std::memcpy(&x, &b, sizeof(T));
     return x;
 }
+
+// Dynamic shared memory that a block may ask for.
+constexpr unsigned SHARED_BYTES = 227 << 10;
 
 inline unsigned lane() { return current->index.x % 32; }
 

@@ -115,7 +115,7 @@ Code cuDeviceGetAttribute(int* value, int attribute, int) {
         case 75: return put(value, capability / 10);
         case 76: return put(value, capability % 10);
         case 16: return put(value, 4);       // multiprocessors
-        case 97: return put(value, 232448);  // shared memory that a block may ask for
+        case 97: return put(value, int(emulator::SHARED_BYTES));   // shared memory that a block may ask for
         default: return put(value, 0);
     }
 }
@@ -242,7 +242,7 @@ Code cuFuncSetAttribute(const Function*, int, int) { return FINE; }
 Code cuLaunchKernel(const Function* function, unsigned x, unsigned y, unsigned z, unsigned threads, unsigned threads_y,
                     unsigned threads_z, unsigned shared, Stream* stream, void** params, void**) {
     const std::lock_guard guard(lock);
-    if (threads == 0 || threads > 1024 || threads_y != 1 || threads_z != 1 || shared > 232448) return INVALID;
+    if (threads == 0 || threads > 1024 || threads_y != 1 || threads_z != 1 || shared > emulator::SHARED_BYTES) return INVALID;
     if (x == 0 || y == 0 || z == 0 || y > 65535 || z > 65535) return INVALID;
     Launch launch{function, {x, y, z}, threads, {}};
     copy_params(launch.params, params[0]);

@@ -47,6 +47,20 @@ inline void multiply_pieces(i32 (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
     }
 }
 
+inline void multiply_pieces(i32 (&d)[4], const u32 (&a)[4], u32 b0, u32 b1, const i32 (&c)[4]) {
+    i32 sum[4] = {c[0], c[1], c[2], c[3]};
+    multiply_pieces(sum, a, b0, b1);
+    for (u32 i = 0; i < 4; ++i) d[i] = sum[i];
+}
+
+inline void copy_16(void* shared, const void* global) { std::memcpy(shared, global, 16); }
+inline void close_copies() {}
+template <u32 LEFT>
+void wait_for_copies() {}
+
+#define LARGE_SHARED
+#define DYNAMIC_SHARED(NAME) alignas(128) static u8 NAME[emulator::SHARED_BYTES]
+
 #define BIT_PIECES
 
 inline void common_bits(i32 (&c)[4], u32 a0, u32 a1, u32 b) {
@@ -63,15 +77,8 @@ inline void common_bits(i32 (&c)[4], u32 a0, u32 a1, u32 b) {
     }
 }
 
-inline u8* launch_shared() {
-    // As much as the driver says that a block may ask for.
-    alignas(16) static u8 memory[232448];
-    return memory;
-}
-
 inline void start_copy(void* to, const void* from) { std::memcpy(to, from, 16); }
 inline void start_shared_copy(void* to, const void* from) { std::memcpy(to, from, 16); }
-inline void wait_for_copies() {}
 
 inline uint4 spread_rows(const uint4* row) {
     const uint64_t* all = emulator::exchange(~0u, uint64_t(row));

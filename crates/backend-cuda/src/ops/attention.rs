@@ -1,12 +1,13 @@
 //! Attention over the pages of one layer.
 
 use super::{Call, Frame};
+use crate::Arch;
 use crate::cache::Memory;
 use crate::launch::{self, AttentionLaunches, AttentionShape, Launch};
 use crate::params::{AttentionParams, HeadsParams, PrepareParams};
 use onebit_ops::{Bucket, OpError, Tensor, View};
 
-fn launches(bucket: Bucket, q: View, k: View, memory: &Memory) -> Result<AttentionLaunches, OpError> {
+fn launches(bucket: Bucket, q: View, k: View, memory: &Memory, arch: Arch) -> Result<AttentionLaunches, OpError> {
     launch::attention(AttentionShape {
         rows: bucket.rows,
         context: bucket.context,
@@ -14,17 +15,18 @@ fn launches(bucket: Bucket, q: View, k: View, memory: &Memory) -> Result<Attenti
         kv_heads: k.heads,
         dim: q.dim,
         format: memory.spec().kv.format,
+        arch,
     })
 }
 
 /// Bytes for the partial results.
-pub(super) fn scratch(bucket: Bucket, q: View, k: View, memory: &Memory) -> Result<usize, OpError> {
-    Ok(launches(bucket, q, k, memory)?.partials_bytes)
+pub(super) fn scratch(bucket: Bucket, q: View, k: View, memory: &Memory, arch: Arch) -> Result<usize, OpError> {
+    Ok(launches(bucket, q, k, memory, arch)?.partials_bytes)
 }
 
 /// Whether an attention op can make its results the input of a product at once.
 pub(super) fn rounds(frame: &Frame<'_>, q: View, k: View) -> Result<bool, OpError> {
-    Ok(launches(frame.bucket, q, k, frame.memory)?.rounds)
+    Ok(launches(frame.bucket, q, k, frame.memory, frame.device.arch)?.rounds)
 }
 
 /// One layer's attention.
@@ -62,7 +64,7 @@ pub(super) fn with_heads(
 /// The launches, and what all of them are handed.
 fn prepare(frame: &Frame<'_>, op: Attention) -> Result<(Vec<Launch>, AttentionParams), OpError> {
     let Attention { qkv: [q, k, v], layer, scale, out, next } = op;
-    let AttentionLaunches { launches, splits, .. } = launches(frame.bucket, q, k, frame.memory)?;
+    let AttentionLaunches { launches, splits, .. } = launches(frame.bucket, q, k, frame.memory, frame.device.arch)?;
     let (pages, page_bytes) = frame.memory.pages(layer);
     let params = AttentionParams {
         step: frame.step,

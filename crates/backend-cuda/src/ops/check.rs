@@ -35,18 +35,25 @@ pub(crate) fn check(op: &Op, bucket: Bucket, cache: &CacheSpec) -> Result<(), Op
         Op::Sample { .. } if bucket.logits > MOST_SAMPLED => {
             Err(wrong(name, "logit rows on cuda", format!("up to {MOST_SAMPLED}"), bucket.logits))
         }
-        Op::Input { .. }
-        | Op::Modulate { .. }
-        | Op::GatedAdd { .. }
-        | Op::RotatePairs { .. }
-        | Op::FullAttention { .. }
-        | Op::JoinRows { .. }
-        | Op::TakeRows { .. }
-        | Op::JoinColumns { .. }
-        | Op::GroupNorm { .. }
-        | Op::Conv2d { .. } => Err(OpError::UnsupportedOp { backend: "cuda".to_owned(), op: name }),
         _ => Ok(()),
     }
+}
+
+/// Whether only image models record an op.
+pub(crate) fn is_for_images(op: &Op) -> bool {
+    matches!(
+        op,
+        Op::Input { .. }
+            | Op::Modulate { .. }
+            | Op::GatedAdd { .. }
+            | Op::RotatePairs { .. }
+            | Op::FullAttention { .. }
+            | Op::JoinRows { .. }
+            | Op::TakeRows { .. }
+            | Op::JoinColumns { .. }
+            | Op::GroupNorm { .. }
+            | Op::Conv2d { .. }
+    )
 }
 
 fn below(op: &'static str, what: &str, count: usize, got: usize) -> Result<(), OpError> {

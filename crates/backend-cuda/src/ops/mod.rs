@@ -3,11 +3,12 @@
 mod attention;
 mod check;
 mod fuse;
+mod image;
 mod linear;
 mod recurrent;
 mod simple;
 
-pub(crate) use check::check;
+pub(crate) use check::{check, is_for_images};
 pub(crate) use fuse::launches;
 
 use crate::cache::Memory;
@@ -60,6 +61,8 @@ pub(crate) struct Frame<'a> {
     pub memory: &'a Memory,
     /// First byte of the pending areas; 0 before anybody has speculated.
     pub areas: Address,
+    /// Numbers of rows of temporaries that have one of their own, on the device one after the other.
+    pub counts: (&'a [usize], Address),
     /// Rotary tables on the device.
     pub tables: &'a [(Arc<RopeTable>, Buffer)],
 }
@@ -101,7 +104,11 @@ impl Frame<'_> {
         match self.info(tensor).rows {
             Rows::Step => (self.bucket.rows, header(std::mem::offset_of!(params::StepHeader, rows))),
             Rows::Logits => (self.bucket.logits, header(std::mem::offset_of!(params::StepHeader, logits))),
-            Rows::Fixed(_) => unreachable!("refused before: no op that runs here has rows of its own"),
+            Rows::Fixed(rows) => {
+                let (counts, first) = self.counts;
+                let at = counts.binary_search(&rows).unwrap_or_else(|_| unreachable!("counted for the plan"));
+                (rows, first + (at * size_of::<u32>()) as Address)
+            }
         }
     }
 
@@ -128,7 +135,9 @@ pub(crate) fn scratch(op: &Op, program: &Program, memory: &Memory, device: &Arc<
         Op::Linear { x, weight, activations, epilogue, .. } => {
             linear::scratch(program.max_rows(x.tensor), weight, *activations, *epilogue, device)
         }
-        Op::Attention { q, k, .. } => attention::scratch(program.bucket, *q, *k, memory),
+        Op::Attention { q, k, .. } => attention::scratch(program.bucket, *q, *k, memory, device.arch),
+        Op::GatedDelta { k, v, .. } => recurrent::delta_scratch(program.bucket.rows, *k, *v),
+        Op::GroupNorm { x, groups, .. } => Ok(image::norm_scratch(program.max_rows(x.tensor), *groups)),
         Op::Sample { logits } => Ok(simple::sample_scratch(program.bucket.logits, *logits)),
         _ => Ok(0),
     }
@@ -158,8 +167,35 @@ fn calls(op: &Op, frame: &Frame<'_>) -> Result<Vec<Call>, OpError> {
         }
         Op::GatedDelta { .. } => unreachable!("with its neighbours: see `fuse`"),
         Op::Sample { logits } => Ok(simple::sample(frame, *logits)),
-        Op::Output { .. } => Ok(Vec::new()),
-        // Refused before: see `check`.
-        other => Err(OpError::UnsupportedOp { backend: "cuda".to_owned(), op: other.name() }),
+        Op::Modulate { x, scale, shift, eps, out } => {
+            Ok(image::mix(frame, "modulate", [*x, *scale, *shift], *eps, *out))
+        }
+        Op::GatedAdd { x, gate, y, out } => Ok(image::mix(frame, "gated_add", [*x, *gate, *y], 0.0, *out)),
+        Op::RotatePairs { x, angles, out } => Ok(image::rotate_pairs(frame, *x, *angles, *out)),
+        Op::FullAttention { q, k, v, scale, seen, out } => {
+            image::full_attention(frame, [*q, *k, *v], *scale, *seen, *out)
+        }
+        Op::JoinRows { parts, out } => Ok(image::join_rows(frame, parts, *out)),
+        Op::TakeRows { x, start, out } => Ok(image::take_rows(frame, *x, *start, *out)),
+        Op::JoinColumns { parts, out } => Ok(image::join_columns(frame, parts, *out)),
+        Op::GroupNorm { x, groups, gain, bias, eps, out } => {
+            image::group_norm(frame, *x, *groups, [gain, bias], *eps, *out)
+        }
+        Op::Conv2d { x, grid, norm, upsample, weight, bias, kernel, residual, out } => {
+            let op = image::Conv2d {
+                x: *x,
+                grid: *grid,
+                norm: *norm,
+                upsample: *upsample,
+                weight,
+                bias,
+                kernel: *kernel,
+                residual: *residual,
+                out: *out,
+            };
+            image::conv2d(frame, &op)
+        }
+        // Copied by the host, before and behind all others.
+        Op::Input { .. } | Op::Output { .. } => Ok(Vec::new()),
     }
 }

@@ -1,7 +1,7 @@
 //! The recurrent half of a hybrid: what lives in state slots.
 
 use super::{Call, Frame};
-use crate::launch;
+use crate::launch::{self, Launch};
 use crate::params::{ConvParams, DeltaParams, PrepareParams, head_map};
 use onebit_ops::{HeadMap, OpError, Tensor, Vector, View};
 
@@ -61,6 +61,15 @@ pub(super) struct Delta<'a> {
     pub next: Option<PrepareParams>,
 }
 
+fn launches(rows: usize, k: View, v: View) -> Result<(Vec<Launch>, usize), OpError> {
+    launch::gated_delta(rows, [k.heads, v.heads], [k.dim, v.dim])
+}
+
+/// Bytes for what is made of all rows beforehand.
+pub(super) fn delta_scratch(rows: usize, k: View, v: View) -> Result<usize, OpError> {
+    Ok(launches(rows, k, v)?.1)
+}
+
 pub(super) fn gated_delta(frame: &Frame<'_>, op: &Delta<'_>) -> Result<Vec<Call>, OpError> {
     let [q, k, v] = op.qkv;
     let states = frame.memory.deltas(op.layer)?;
@@ -81,6 +90,7 @@ pub(super) fn gated_delta(frame: &Frame<'_>, op: &Delta<'_>) -> Result<Vec<Call>
         states: states.address,
         pending: pending.address,
         out: frame.place(op.out),
+        made: frame.scratch,
         slot_stride: states.stride,
         pending_stride: pending.stride,
         pending_row: launch::pending_row(v.heads, k.dim, v.dim) as u32,
@@ -92,9 +102,9 @@ pub(super) fn gated_delta(frame: &Frame<'_>, op: &Delta<'_>) -> Result<Vec<Call>
         eps: op.eps,
         next: op.next.unwrap_or_default(),
     };
-    let launch = match op.next {
-        Some(_) => launch::gated_delta_rounds(frame.bucket.rows, v.heads),
-        None => launch::gated_delta(frame.bucket.rows, v.heads, k.dim, v.dim)?,
+    let launches = match op.next {
+        Some(_) => vec![launch::gated_delta_rounds(frame.bucket.rows, v.heads)],
+        None => launches(frame.bucket.rows, k, v)?.0,
     };
-    Ok(vec![Call::new(launch, params)])
+    Ok(launches.into_iter().map(|launch| Call::new(launch, params)).collect())
 }

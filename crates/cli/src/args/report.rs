@@ -107,6 +107,9 @@ pub struct BenchArgs {
     /// Rows of one decode step
     #[arg(long, default_value_t = 1, value_name = "N")]
     pub rows: usize,
+    /// Also measure so many sequences at once: counts, separated by commas
+    #[arg(long, value_name = "N,...", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub sequences: Vec<u16>,
     /// Repetitions; medians are reported
     #[arg(short = 'r', long, default_value_t = 3, value_name = "N")]
     pub repeat: usize,

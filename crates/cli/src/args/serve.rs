@@ -81,6 +81,9 @@ pub struct ListenOptions {
     /// Largest request body in megabytes
     #[arg(long, value_name = "MB", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub max_body: u32,
+    /// Most requests at work or waiting, counted by prompts and pictures; more get a 503
+    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub max_requests: u32,
     /// Seconds that requests under way may go on after SIGTERM or Ctrl-C
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     pub drain: u64,

@@ -33,3 +33,14 @@ fn every_tier_gives_the_same_greedy_text() {
         assert_eq!(answer(tier.name()), portable, "{}", tier.name());
     }
 }
+
+#[test]
+fn bench_measures_sequences_together() {
+    let args = ["bench", "seedling", "-p", "4", "-n", "4", "-r", "1", "--sequences", "1,3", "--json"];
+    let json = onebit(&args).run().ok().json();
+    let rates = json["sequences"].as_array().expect("a list");
+    assert_eq!(rates.iter().map(|r| r["sequences"].as_u64()).collect::<Vec<_>>(), [Some(1), Some(3)]);
+    assert!(rates.iter().all(|r| r["tg_tok_s"].as_f64().is_some_and(|rate| rate > 0.0)), "{rates:?}");
+    onebit(&["bench", "seedling", "-n", "0", "--sequences", "2"]).run().fails(2, &["--sequences", "-n"]);
+    onebit(&["bench", "seedling", "--sequences", "0"]).run().fails(2, &["--sequences"]);
+}

@@ -18,7 +18,8 @@ use onebit_quant::{Format, Matrix};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-const CASE: &str = "qwen35_1bit_untied";
+/// The second has a head that guesses tokens (MTP), which must change nothing.
+const CASES: [&str; 2] = ["qwen35_1bit_untied", "qwen35_1bit_mtp"];
 const ANSWER: usize = 12;
 const VOCAB: usize = 320;
 
@@ -146,6 +147,7 @@ struct Run {
 }
 
 struct Bench {
+    case: String,
     backend: Arc<Watched>,
     model: Arc<Model>,
     prompt: Vec<u32>,
@@ -154,15 +156,22 @@ struct Bench {
 }
 
 impl Bench {
-    fn new(backend: Arc<dyn Backend>) -> Bench {
-        let case = Case::all().into_iter().find(|c| c.name == CASE).expect("the case is there");
+    fn new(backend: Arc<dyn Backend>, case: &str) -> Bench {
+        let case = Case::all().into_iter().find(|c| c.name == case).expect("the case is there");
         let backend = Watched::new(backend);
         let source = load::open(&case.model(), &load::Options::default()).expect("the case can be read");
         let model = Model::load(&source, &*backend, LoadOptions::default(), &mut |_| {}).expect("the case loads");
         let layers = model.facts().state.map_or(0, |s| s.layers);
         assert_eq!(model.facts().vocab, VOCAB);
         let neighbours = [case.ids("ids.65"), case.ids("ids.7")];
-        Bench { backend, model: Arc::new(model), prompt: case.ids("ids.130"), neighbours, layers }
+        Bench {
+            case: case.name.clone(),
+            backend,
+            model: Arc::new(model),
+            prompt: case.ids("ids.130"),
+            neighbours,
+            layers,
+        }
     }
 
     fn engine(&self, features: &[Feature]) -> Engine {
@@ -241,7 +250,7 @@ impl Bench {
         let kept: Vec<Feature> =
             features.iter().copied().filter(|f| matches!(f, KvQuantisation | Constrained)).collect();
         let (plain, got) = (self.run(&kept), self.run(features));
-        let name = format!("{features:?} on {}", self.backend.caps().name);
+        let name = format!("{features:?} of {} on {}", self.case, self.backend.caps().name);
         assert_eq!(got.cached, if features.contains(&PrefixCache) { 70 } else { 0 }, "{name}");
         assert_eq!(got.tokens.len(), ANSWER);
         if let Some(at) = (0..ANSWER).find(|i| plain.tokens[*i] != got.tokens[*i]) {
@@ -271,10 +280,13 @@ fn backends() -> Vec<Arc<dyn Backend>> {
     vec![Arc::new(cpu), Arc::new(MockDevice::new())]
 }
 
+fn benches() -> impl Iterator<Item = Bench> {
+    CASES.into_iter().flat_map(|case| backends().into_iter().map(move |backend| Bench::new(backend, case)))
+}
+
 #[test]
 fn every_pair_of_features_gives_the_plain_answer() {
-    for backend in backends() {
-        let bench = Bench::new(backend);
+    for bench in benches() {
         for (i, a) in FEATURES.into_iter().enumerate() {
             bench.check(&[a]);
             for b in FEATURES.into_iter().skip(i + 1) {
@@ -287,8 +299,7 @@ fn every_pair_of_features_gives_the_plain_answer() {
 
 #[test]
 fn an_exact_hit_and_a_resumed_answer_have_the_same_bits() {
-    for backend in backends() {
-        let bench = Bench::new(backend);
+    for bench in benches() {
         let name = bench.backend.caps().name.clone();
         let mut engine = bench.engine(&[]);
         let request = |tokens: Vec<u32>, max| Request {

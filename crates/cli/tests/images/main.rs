@@ -6,11 +6,13 @@ mod users;
 
 use case::{Case, Job};
 use onebit_backend_cpu::{CpuBackend, CpuOptions, Tier};
+use onebit_backend_cuda::{CudaBackend, CudaOptions};
 use onebit_engine::image::Picture;
 use onebit_models::image::schedule::{self, Shift};
 use onebit_ops::reference::Reference;
 use onebit_ops::{Activations, Backend};
 use std::ops::ControlFlow;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Limits of the reference pipeline in f32: what stands in `testdata/README.md`. Two of its own runs, one in float64, differ
@@ -55,6 +57,25 @@ fn every_tier_of_the_processor_in_f32() {
     }
 }
 
+/// A device that runs image models, where there is one.
+fn cuda() -> Option<Arc<dyn Backend>> {
+    let folder = std::env::var_os("XDG_CACHE_HOME").map(|caches| PathBuf::from(caches).join("onebit/cuda"));
+    match CudaBackend::new(CudaOptions { arch: None, kernel_cache: folder }) {
+        Ok(backend) => Some(Arc::new(backend) as Arc<dyn Backend>).filter(|backend| backend.caps().images),
+        Err(error) => {
+            // Whoever asks for a device must not be told that all is well without one.
+            assert_ne!(std::env::var("ONEBIT_TEST_BACKEND").as_deref(), Ok("cuda"), "{error}");
+            println!("cuda did not run: {error}");
+            None
+        }
+    }
+}
+
+#[test]
+fn cuda_in_f32() {
+    cuda().iter().for_each(exact);
+}
+
 /// The text encoder by itself: every row that the golden file keeps, padding among them.
 #[test]
 fn embeddings_of_prompt_and_padding() {
@@ -84,12 +105,10 @@ fn the_transformer_block_by_block() {
 
 /// With integer activations a picture stays at 40 dB and more from the f32 one. The simulation of the reference pipeline with
 /// eight bits has 47 to 48 dB; 40 leaves a factor of two for a worse draw of the weights.
-#[test]
-fn integer_activations_keep_the_picture() {
-    let backend: Arc<dyn Backend> = Arc::new(CpuBackend::new(CpuOptions::default()).unwrap());
+fn integers_keep_the_picture(backend: &Arc<dyn Backend>) {
     for case in Case::all() {
         for activations in [Activations::I8G128, Activations::I9G128] {
-            let mut model = case.model(&backend, activations);
+            let mut model = case.model(backend, activations);
             for job in case.jobs() {
                 let picture = model.generate(&job.request(), &mut |_| ControlFlow::Continue(())).unwrap();
                 let psnr = case::psnr(&case.levels(&job), &picture.rgb);
@@ -98,6 +117,17 @@ fn integer_activations_keep_the_picture() {
             }
         }
     }
+}
+
+#[test]
+fn integer_activations_keep_the_picture() {
+    let backend: Arc<dyn Backend> = Arc::new(CpuBackend::new(CpuOptions::default()).unwrap());
+    integers_keep_the_picture(&backend);
+}
+
+#[test]
+fn cuda_keeps_the_picture_with_integer_activations() {
+    cuda().iter().for_each(integers_keep_the_picture);
 }
 
 /// The fixed shift of another runtime, which the checkpoints' own file names too.

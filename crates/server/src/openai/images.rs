@@ -21,6 +21,7 @@ use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::OwnedSemaphorePermit;
 
 #[derive(Debug, Default, Deserialize)]
 struct Fields {
@@ -103,7 +104,7 @@ pub(crate) async fn generate(State(app): State<Arc<App>>, body: Bytes) -> Result
     if app.options.log_prompts {
         tracing::info!(model = name, prompt = order.prompt, "picture");
     }
-    let gallery = Gallery::order(&painter, &order, count)?;
+    let gallery = Gallery::order(&app, &painter, &order, count)?;
     tracing::info!(
         model = name,
         width = order.width,
@@ -170,7 +171,7 @@ impl From<PictureError> for ApiError {
 
 /// The pictures of one request, made one after the other with seeds that follow each other.
 struct Gallery {
-    jobs: VecDeque<PictureJob>,
+    jobs: VecDeque<(PictureJob, OwnedSemaphorePermit)>,
     order: PictureOrder,
     done: u64,
     created: u64,
@@ -183,16 +184,18 @@ struct Happening {
 }
 
 impl Gallery {
-    fn order(painter: &Painter, order: &PictureOrder, count: u64) -> Result<Self, ApiError> {
+    fn order(app: &App, painter: &Painter, order: &PictureOrder, count: u64) -> Result<Self, ApiError> {
         let orders = (0..count).map(|i| PictureOrder { seed: order.seed.wrapping_add(i), ..order.clone() });
-        let jobs = orders.map(|order| painter.submit(order)).collect::<Result<_, _>>().map_err(ApiError::internal)?;
+        let places: Vec<_> = (0..count).map(|_| app.place()).collect::<Result<_, ApiError>>()?;
+        let jobs = orders.zip(places).map(|(order, place)| Ok((painter.submit(order)?, place)));
+        let jobs = jobs.collect::<Result<_, String>>().map_err(ApiError::internal)?;
         Ok(Self { jobs, order: order.clone(), done: 0, created: id::unix_time() })
     }
 
     /// What happens next; nothing follows a failure or the last picture.
     async fn next(&mut self) -> Option<Happening> {
         let index = self.done;
-        let job = self.jobs.front_mut()?;
+        let (job, _) = self.jobs.front_mut()?;
         let event = job.next().await.unwrap_or_else(|| PictureEvent::Failed(PictureError::Failed(ENDED.to_owned())));
         match &event {
             PictureEvent::Stage(_) => {}

@@ -1,6 +1,7 @@
 //! Requests that no client should send. Each is answered, by what was asked for or by a 400 that names the field; none
 //! ends the server or is a fault of its own.
 
+use crate::fields::CHAT_FIELDS;
 use crate::support::{CONTEXT, Reply, Say, Setup, Site, Vocabulary, with_message};
 use serde_json::{Value, json};
 
@@ -47,62 +48,7 @@ fn is_fair(reply: &Reply, what: &str) {
 fn every_field_takes_every_kind_of_value() {
     let site = site();
     let user = json!([{"role": "user", "content": "hi"}]);
-    let chat = [
-        "model",
-        "messages",
-        "temperature",
-        "top_p",
-        "top_k",
-        "min_p",
-        "presence_penalty",
-        "frequency_penalty",
-        "repetition_penalty",
-        "repeat_penalty",
-        "repeat_last_n",
-        "logit_bias",
-        "seed",
-        "n",
-        "stop",
-        "stop_token_ids",
-        "ignore_eos",
-        "stream_options",
-        "max_tokens",
-        "max_completion_tokens",
-        "logprobs",
-        "top_logprobs",
-        "tools",
-        "tool_choice",
-        "parallel_tool_calls",
-        "functions",
-        "function_call",
-        "response_format",
-        "structured_outputs",
-        "guided_json",
-        "guided_regex",
-        "guided_choice",
-        "guided_grammar",
-        "json_schema",
-        "grammar",
-        "reasoning_effort",
-        "reasoning",
-        "thinking",
-        "enable_thinking",
-        "thinking_budget",
-        "chat_template_kwargs",
-        "include_reasoning",
-        "continue_final_message",
-        "add_generation_prompt",
-        "truncation",
-        "user",
-        "metadata",
-        "store",
-        "audio",
-        "modalities",
-        "prediction",
-        "verbosity",
-        "best_of",
-        "min_tokens",
-    ];
+    let chat = [&["model", "messages"], &CHAT_FIELDS[..]].concat();
     let completions = ["prompt", "max_tokens", "logprobs", "echo", "truncate_prompt_tokens", "suffix", "stop", "n"];
     let responses = [
         "input",

@@ -4,6 +4,63 @@ use crate::support::{Say, Setup, Site, Vocabulary, with_message};
 use onebit_engine::{Request, SamplingParams};
 use serde_json::{Value, json};
 
+/// Fields of a chat completion that may be left out, those that are refused by name too.
+pub(crate) const CHAT_FIELDS: [&str; 53] = [
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+    "repeat_penalty",
+    "repeat_last_n",
+    "logit_bias",
+    "seed",
+    "n",
+    "stop",
+    "stop_token_ids",
+    "ignore_eos",
+    "stream_options",
+    "max_tokens",
+    "max_completion_tokens",
+    "logprobs",
+    "top_logprobs",
+    "tools",
+    "tool_choice",
+    "parallel_tool_calls",
+    "functions",
+    "function_call",
+    "response_format",
+    "structured_outputs",
+    "guided_json",
+    "guided_regex",
+    "guided_choice",
+    "guided_grammar",
+    "json_schema",
+    "grammar",
+    "reasoning_effort",
+    "reasoning",
+    "thinking",
+    "enable_thinking",
+    "thinking_budget",
+    "chat_template_kwargs",
+    "include_reasoning",
+    "continue_final_message",
+    "add_generation_prompt",
+    "truncation",
+    "user",
+    "metadata",
+    "store",
+    "audio",
+    "modalities",
+    "prediction",
+    "verbosity",
+    "best_of",
+    "min_tokens",
+    "web_search_options",
+];
+
 fn site() -> Site {
     let sampling = SamplingParams { temperature: 0.6, top_k: 20, top_p: 0.9, ..SamplingParams::default() };
     Setup { sampling, ..Setup::default() }.plan(Vocabulary::of(&[]), |_, choice| vec![Say::Token(97 + choice as u32)])
@@ -159,48 +216,8 @@ fn unknown_fields_and_nulls_are_passed_over() {
         "messages": [{"role": "user", "content": "hi", "id": 5, "cache_control": {"type": "ephemeral"}, "extra": [{}]}],
     });
     assert_eq!(site.chat(unknown).status, 200);
-    let names = [
-        "temperature",
-        "top_p",
-        "top_k",
-        "min_p",
-        "presence_penalty",
-        "frequency_penalty",
-        "repetition_penalty",
-        "logit_bias",
-        "seed",
-        "n",
-        "stop",
-        "stream",
-        "stream_options",
-        "max_tokens",
-        "max_completion_tokens",
-        "logprobs",
-        "top_logprobs",
-        "tools",
-        "tool_choice",
-        "parallel_tool_calls",
-        "functions",
-        "function_call",
-        "response_format",
-        "reasoning_effort",
-        "reasoning",
-        "chat_template_kwargs",
-        "thinking",
-        "audio",
-        "modalities",
-        "prediction",
-        "web_search_options",
-        "verbosity",
-        "stop_token_ids",
-        "ignore_eos",
-        "truncation",
-        "user",
-        "store",
-        "metadata",
-    ];
-    let mut nulls = json!({"model": null});
-    for name in names {
+    let mut nulls = json!({"model": null, "stream": null});
+    for name in CHAT_FIELDS {
         nulls[name] = Value::Null;
     }
     assert_eq!(site.chat(nulls).status, 200);

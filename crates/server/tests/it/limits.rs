@@ -1,7 +1,9 @@
 //! Windows and limits.
 
-use crate::support::{CONTEXT, Say, Setup, Site, Vocabulary};
+use crate::cancel::send;
+use crate::support::{CONTEXT, Say, Setup, Site, Vocabulary, with_message};
 use serde_json::{Value, json};
+use std::time::{Duration, Instant};
 
 fn talkative() -> Site {
     Setup::default().plan(Vocabulary::of(&[]), |_, _| vec![Say::Token(97); 3 * CONTEXT])
@@ -107,4 +109,34 @@ fn a_request_that_fails_at_once_gets_a_status_and_a_late_fault_an_event() {
     let streamed = site.chat_stream(json!({"reasoning_effort": "none"}));
     assert_eq!(streamed.content, "ab");
     assert_eq!(streamed.error.expect("an error event")["message"], broken.to_string());
+}
+
+#[test]
+fn a_queue_has_an_end() {
+    let mut setup = Setup { parallel: 1, pace: Duration::from_millis(2), ..Setup::default() };
+    setup.options.max_requests = 3;
+    let site = setup.plan(Vocabulary::of(&[]), |_, _| vec![Say::Token(97); CONTEXT]);
+    let body = with_message(json!({"stream": true, "reasoning_effort": "none"}));
+    let crowd: Vec<_> = (0..3).map(|_| send(&site, "/v1/chat/completions", &body)).collect();
+    let begun = Instant::now();
+    while site.seen.lock().expect("no panic").requests.len() < crowd.len() {
+        assert!(begun.elapsed() < Duration::from_secs(20), "the requests do not arrive");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    for (path, body) in [
+        ("/v1/chat/completions", with_message(json!({"max_tokens": 1}))),
+        ("/v1/completions", json!({"prompt": "x", "max_tokens": 1})),
+        ("/v1/messages", with_message(json!({"max_tokens": 1}))),
+    ] {
+        let reply = site.post(path, &body);
+        assert_eq!((reply.status, &reply.json["error"]["type"]), (503, &json!("overloaded_error")), "{path}");
+        assert!(reply.json["error"]["message"].as_str().is_some_and(|m| m.contains("--max-requests")));
+    }
+    assert_eq!(site.get("/health").0, 200);
+    // The places of those who leave are free.
+    drop(crowd);
+    let begun = Instant::now();
+    while site.chat(json!({"max_tokens": 1})).status != 200 {
+        assert!(begun.elapsed() < Duration::from_secs(20), "nobody is let in any more");
+    }
 }

@@ -59,11 +59,12 @@ pub(super) fn run(args: &BenchArgs, shape: &str) -> Result<()> {
         bail!(Usage(format!("--steps takes 1 to {STEPS}")));
     }
     let text_only = (args.prompt, args.generate, args.depth, args.rows, args.repeat) != TEXT_DEFAULTS
+        || !args.sequences.is_empty()
         || args.run.ctx.is_some()
         || args.run.kv_quant != KvQuant::None
         || args.run.cache_repack != KeepIn::Nowhere;
     if text_only {
-        let what = "-p, -n, --depth, --rows, -r, --ctx, --kv-quant and --cache-repack are for text models";
+        let what = "-p, -n, --depth, --rows, --sequences, -r, --ctx, --kv-quant and --cache-repack are for text models";
         bail!(Usage(format!("{what}; {shape} takes --size and --steps")));
     }
     let backend = backends::open(&args.run, false)?;

@@ -10,7 +10,7 @@ use onebit_ops::{
     Activations, Backend, Bucket, Cache, KvFormat, Op, PAGE_ROWS, Plan, PlanOptions, Program, Recorder, Segment,
     StepInputs, View, wait,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Instant;
@@ -128,6 +128,46 @@ impl<'a> Bench<'a> {
         match first {
             Some(first) if count > 1 => Ok((count - 1) as f64 / (last - first).as_secs_f64()),
             _ => bail!("{count} tokens were generated, which is too few to measure"),
+        }
+    }
+
+    /// Tokens a second of so many sequences together, each with a prompt of its own: from when all have a first token to
+    /// when the first of them ends.
+    pub(super) fn together(&mut self, sequences: usize) -> Result<f64> {
+        const PROMPT: usize = 16;
+        // So many tokens are not answered by those that wait for the last prompt to be read.
+        let generate = self.args.generate + sequences;
+        let options = EngineOptions {
+            sequences,
+            cached_tokens: None,
+            context: PROMPT + generate + 1,
+            ..self.engine.options().clone()
+        };
+        let mut engine = Engine::new(self.model.clone(), self.backend.clone(), options)?;
+        for _ in 0..sequences {
+            engine.submit(Self::request(self.tokens(PROMPT), generate))?;
+        }
+        let (mut begun, mut started, mut count) = (HashSet::new(), None, 0usize);
+        loop {
+            for event in engine.step()? {
+                match event {
+                    Event::Token { id, .. } => {
+                        count += usize::from(started.is_some());
+                        begun.insert(id);
+                    }
+                    Event::Finished { .. } => {
+                        let Some(started): Option<Instant> = started else {
+                            bail!("a sequence ended before the last of {sequences} began: -n is too small")
+                        };
+                        return Ok(count as f64 / started.elapsed().as_secs_f64());
+                    }
+                    Event::Failed { error, .. } => return Err(error.into()),
+                    Event::Prefill { .. } | Event::Diverged { .. } => {}
+                }
+            }
+            if begun.len() == sequences && started.is_none() {
+                started = Some(Instant::now());
+            }
         }
     }
 

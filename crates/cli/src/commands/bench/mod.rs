@@ -29,6 +29,9 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     if args.prompt == 0 && args.generate == 0 {
         bail!(Usage("nothing to measure: give -p or -n a count above 0".to_owned()));
     }
+    if !args.sequences.is_empty() && args.generate == 0 {
+        bail!(Usage("--sequences measures generated tokens: give -n a count above 0".to_owned()));
+    }
     if args.repeat == 0 || args.rows == 0 || args.rows > measure::MAX_ROWS {
         bail!(Usage(format!("-r takes at least 1 and --rows 1 to {}", measure::MAX_ROWS)));
     }
@@ -55,6 +58,11 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     }
     // The last step decoded one token, so a prompt's temporaries should be gone.
     let rss_after_prefill = (args.generate > 0).then(memory::resident).flatten();
+    let mut together = Vec::new();
+    for sequences in &args.sequences {
+        let runs = (0..args.repeat).map(|_| bench.together(usize::from(*sequences))).collect::<Result<_>>()?;
+        together.push((usize::from(*sequences), Sample::of(runs)));
+    }
     let (decode_stages, prefill_stages) = bench.stages()?;
     bar.finish_and_clear();
 
@@ -76,6 +84,7 @@ pub fn run(args: &BenchArgs) -> Result<()> {
         bytes_per_step: bench.bytes_per_step(),
         peak_rss: memory::peak(),
         rss_after_prefill,
+        together,
         decode_stages,
         prefill_stages,
     };

@@ -67,6 +67,8 @@ pub(super) struct Report {
     pub(super) peak_rss: Option<u64>,
     /// Memory held while decoding after a prompt.
     pub(super) rss_after_prefill: Option<u64>,
+    /// Tokens a second of so many sequences together.
+    pub(super) together: Vec<(usize, Sample)>,
     pub(super) decode_stages: Vec<Stage>,
     pub(super) prefill_stages: Vec<Stage>,
 }
@@ -100,6 +102,7 @@ impl Report {
             "read_gbs": self.read_gbs(), "bandwidth_gbs": self.bandwidth.median(), "share": self.share(),
             "bytes_per_token": self.bytes_per_token(), "weight_bytes": self.weight_bytes, "peak_rss": self.peak_rss,
             "rss_after_prefill": self.rss_after_prefill,
+            "sequences": self.together.iter().map(|(n, rate)| json!({"sequences": n, "tg_tok_s": rate.median(), "tg": rate.spread()})).collect::<Vec<_>>(),
             "stages": stages(&self.decode_stages), "prefill_stages": stages(&self.prefill_stages),
         })
     }
@@ -136,6 +139,10 @@ impl Report {
                     share * 100.0
                 ));
             }
+        }
+        for (sequences, rate) in &self.together {
+            let plural = if *sequences == 1 { "" } else { "s" };
+            line(format!("{sequences} sequence{plural} at once   {}", rate.text("tok/s")));
         }
         if let Some(peak) = self.peak_rss {
             let after = self.rss_after_prefill.map(|rss| format!(", {} held after a prompt", terminal::bytes(rss)));
@@ -201,6 +208,7 @@ mod tests {
             bytes_per_step: 2_000_000_000,
             peak_rss: None,
             rss_after_prefill: None,
+            together: Vec::new(),
             decode_stages: Vec::new(),
             prefill_stages: Vec::new(),
         };

@@ -43,6 +43,7 @@ pub fn run(args: &ServeArgs) -> Result<()> {
         aliases: args.alias.clone(),
         any_model: args.any_model,
         max_body: listen.max_body as usize * 1_000_000,
+        max_requests: listen.max_requests as usize,
         think: args.think.map(|think| think != Think::Off),
         think_budget: match args.think {
             Some(Think::Budget(tokens)) => Some(tokens),

@@ -141,7 +141,7 @@ __device__ __forceinline__ void wait_for_copies() {
 __device__ __forceinline__ void start_copy(void* to, const void* from) {
 #if __CUDA_ARCH__ >= 800
     const u32 shared = u32(__cvta_generic_to_shared(to));
-    asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16;" ::"r"(shared), "l"(from) : "memory");
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(from) : "memory");
 #else
     *reinterpret_cast<uint4*>(to) = __ldg(reinterpret_cast<const uint4*>(from));
 #endif

@@ -28,7 +28,13 @@ pub(crate) struct Launch {
 const THREADS: usize = 256;
 
 fn launch(kernel: impl Into<String>, grid: [usize; 3], threads: usize) -> Launch {
-    Launch { kernel: kernel.into(), grid: grid.map(|n| n.max(1) as u32), threads: threads as u32, shared: 0, cluster: 1 }
+    Launch {
+        kernel: kernel.into(),
+        grid: grid.map(|n| n.max(1) as u32),
+        threads: threads as u32,
+        shared: 0,
+        cluster: 1,
+    }
 }
 
 /// `embed` for up to `rows` rows.
@@ -280,7 +286,11 @@ pub(crate) fn rounds(parts: &[Shape], product: &Product, next: &[Shape], after: 
 /// Whether a product of one row runs as one launch that can do a convolution of its results, a channel a row of the weight.
 pub(crate) fn convolves(parts: &[Shape], product: &Product) -> bool {
     let stream = parts.iter().all(|part| Kind::of(*part, product) == Kind::Stream);
-    stream && parts.len() <= MAX_PARTS && !product.swiglu && product.rows == 1 && Stream::of(product).is_some_and(|s| s.tile == 1)
+    stream
+        && parts.len() <= MAX_PARTS
+        && !product.swiglu
+        && product.rows == 1
+        && Stream::of(product).is_some_and(|s| s.tile == 1)
 }
 
 /// Blocks that hold a group of results.

@@ -166,7 +166,8 @@ impl Fuse<'_> {
         let residual = if let Epilogue::Residual(view) = op.epilogue { Some(view) } else { None };
         let apart = |view: &View| !self.meets(*view, *out);
         let first = x.tensor == op.out && x.offset == 0 && x.is_contiguous();
-        if !first || !launch::convolves(&parts.shapes, &product) || !op.input.views().iter().chain(&residual).all(apart) {
+        if !first || !launch::convolves(&parts.shapes, &product) || !op.input.views().iter().chain(&residual).all(apart)
+        {
             return Ok(None);
         }
         recurrent::conv_params(self.frame, *x, weight, *kernel, *layer, *out).map(Some)
@@ -198,14 +199,14 @@ impl Fuse<'_> {
             }
             _ => recurrent::Gates::Given([*log_decay, *beta]),
         };
-        let op =
-            recurrent::Delta { qkv: [*q, *k, *v], gates, map: *map, eps: *eps, layer: *layer, out: *out, next };
+        let op = recurrent::Delta { qkv: [*q, *k, *v], gates, map: *map, eps: *eps, layer: *layer, out: *out, next };
         recurrent::gated_delta(self.frame, &op)
     }
 
     /// Where a gated norm and a product follow a delta rule, and few rows: its results as the input of the product.
     fn rounds_delta(&self, ops: &[Op], half: usize) -> Result<Option<PrepareParams>, OpError> {
-        let [Op::GatedDelta { k, v, out, .. }, norm @ Op::GatedNorm { x, .. }, product @ Op::Linear { .. }, ..] = ops else {
+        let [Op::GatedDelta { k, v, out, .. }, norm @ Op::GatedNorm { x, .. }, product @ Op::Linear { .. }, ..] = ops
+        else {
             return Ok(None);
         };
         let heads = self.is_all_of(*x, *out) && x.heads == v.heads && x.dim == v.dim;
@@ -265,12 +266,7 @@ impl Fuse<'_> {
         Ok(Some(linear::preparation(self.frame, &linear, half)?.0))
     }
 
-    fn attention_with_heads(
-        &self,
-        before: &[Op],
-        op: &Op,
-        next: Option<PrepareParams>,
-    ) -> Result<Vec<Call>, OpError> {
+    fn attention_with_heads(&self, before: &[Op], op: &Op, next: Option<PrepareParams>) -> Result<Vec<Call>, OpError> {
         let (
             [
                 Op::RmsNorm { x: q_raw, norm: q_norm, .. },

@@ -113,7 +113,8 @@ pub(super) fn scratch(
     let (_, bytes) = prepared(0, resident, &product(rows, weight, resident, activations, epilogue, device));
     let wide = if is_composed(resident, epilogue) { rows * weight.rows() * size_of::<f32>() } else { 0 };
     // Sums of squares lie behind the input.
-    let squares = (rows.next_multiple_of(launch::MOST_ROWS) * weight.cols() / 32 * size_of::<f32>()).next_multiple_of(256);
+    let squares =
+        (rows.next_multiple_of(launch::MOST_ROWS) * weight.cols() / 32 * size_of::<f32>()).next_multiple_of(256);
     Ok(bytes + wide.max(squares))
 }
 

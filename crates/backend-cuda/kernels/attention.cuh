@@ -11,6 +11,7 @@
 #pragma once
 
 #include "kv.cuh"
+#include "rounding.cuh"
 
 namespace attention {
 
@@ -67,13 +68,13 @@ __device__ __forceinline__ void join(Partial<LANE, HEADS>& whole, const Partial<
     }
 }
 
-// Shared memory of one warp.
+// Queries of a row: zeros behind the head's own dimensions.
 template <u32 LANE, u32 HEADS>
-struct Scratch {
-    // Zeros behind the head's own dimensions.
-    float4 queries[HEADS][LANE * WARP / 4];
-    float weights[HEADS][PAGE_ROWS];
-};
+using Queries = float4[HEADS][LANE * WARP / 4];
+
+// Weights of a page's tokens, of one warp.
+template <u32 HEADS>
+using Weights = float[HEADS][PAGE_ROWS];
 
 // One row and some of the query heads of one key head.
 template <u32 FORMAT, u32 LANE, u32 HEADS>
@@ -99,8 +100,8 @@ struct Work {
         tokens = segment.past + (row - segment.first_row) + 1;
     }
 
-    __device__ void load_queries(Scratch<LANE, HEADS>& scratch, u32 thread, u32 threads) const {
-        float* to = reinterpret_cast<float*>(scratch.queries);
+    __device__ void load_queries(Queries<LANE, HEADS>& queries, u32 thread, u32 threads) const {
+        float* to = reinterpret_cast<float*>(queries);
         for (u32 i = thread; i < HEADS * LANE * WARP; i += threads) {
             const u32 h = i / (LANE * WARP), d = i % (LANE * WARP);
             to[i] = h < heads && d < p.q.dim ? *at(p.q, row, (first_head + h) * p.q.dim + d) : 0.0f;
@@ -109,13 +110,13 @@ struct Work {
 
     // Scores of the lane's two tokens.
     __device__ void scores(
-        const KvHead<FORMAT>& keys, const Scratch<LANE, HEADS>& scratch, u32 lane, float (&score)[HEADS][2]
+        const KvHead<FORMAT>& keys, const Queries<LANE, HEADS>& queries, u32 lane, float (&score)[HEADS][2]
     ) const {
         constexpr u32 N = KvHead<FORMAT>::PER_UNIT;
 #pragma unroll
         for (u32 h = 0; h < HEADS; ++h) score[h][0] = score[h][1] = 0.0f;
         // Loads of several units, and below of several tokens, are on their way together.
-#pragma unroll(HEADS == 1 && FORMAT == KV_F16 ? 4 : 1)
+#pragma unroll(FORMAT == KV_F16 ? (HEADS == 1 ? 8 : 4) : FORMAT == KV_Q8 ? 2 : 1)
         for (u32 unit = 0; unit < keys.units(); ++unit) {
             float a[N], b[N];
             keys.key(unit, lane, a);
@@ -124,7 +125,7 @@ struct Work {
             for (u32 h = 0; h < HEADS; ++h) {
 #pragma unroll
                 for (u32 i = 0; i < N; i += 4) {
-                    const float4 q = scratch.queries[h][(unit * N + i) / 4];
+                    const float4 q = queries[h][(unit * N + i) / 4];
                     score[h][0] = fmaf(q.x, a[i], score[h][0]);
                     score[h][1] = fmaf(q.x, b[i], score[h][1]);
                     score[h][0] = fmaf(q.y, a[i + 1], score[h][0]);
@@ -139,11 +140,11 @@ struct Work {
     }
 
     // The partial result of one page, by one warp.
-    __device__ Result page(u32 index, Scratch<LANE, HEADS>& scratch) const {
+    __device__ Result page(u32 index, const Queries<LANE, HEADS>& queries, Weights<HEADS>& weights) const {
         const u32 lane = threadIdx.x % WARP, seen = min(tokens - index * PAGE_ROWS, PAGE_ROWS);
         Result result = Result::nothing();
         float score[HEADS][2];
-        scores(kv_head<FORMAT>(p, segment, index, true, kv), scratch, lane, score);
+        scores(kv_head<FORMAT>(p, segment, index, true, kv), queries, lane, score);
         // The weights of the page before have been read.
         __syncwarp();
 #pragma unroll
@@ -155,20 +156,20 @@ struct Work {
             const float weight_a = lane < seen ? fast_exp(a - base) : 0.0f;
             const float weight_b = lane + WARP < seen ? fast_exp(b - base) : 0.0f;
             result.sum[h] = warp_sum(weight_a + weight_b);
-            scratch.weights[h][lane] = weight_a;
-            scratch.weights[h][lane + WARP] = weight_b;
+            weights[h][lane] = weight_a;
+            weights[h][lane + WARP] = weight_b;
         }
         __syncwarp();
         if (lane * LANE >= p.v.dim) return result;
         const KvHead<FORMAT> values = kv_head<FORMAT>(p, segment, index, false, kv);
         // Tokens that the row does not see may be anything.
-#pragma unroll(HEADS == 1 && FORMAT == KV_F16 ? 8 : 4)
+#pragma unroll(FORMAT == KV_F16 ? (HEADS == 1 ? 16 : 8) : 4)
         for (u32 t = 0; t < seen; ++t) {
             float v[LANE];
             values.template value<LANE>(t, lane * LANE, v);
 #pragma unroll
             for (u32 h = 0; h < HEADS; ++h) {
-                const float weight = scratch.weights[h][t];
+                const float weight = weights[h][t];
 #pragma unroll
                 for (u32 i = 0; i < LANE; ++i) result.values[h][i] = fmaf(weight, v[i], result.values[h][i]);
             }
@@ -210,31 +211,62 @@ __device__ __forceinline__ void append(const AttentionParams& p) {
 // rope and append one after another.
 template <u32 FORMAT>
 __device__ __forceinline__ void heads(const HeadsParams& p) {
-    __shared__ float normed[4][8 * WARP];
+    // A lane's share of 256 dimensions, and of as many pairs.
+    constexpr u32 EACH = 8, TURNS = EACH / 2;
+    __shared__ float normed[4][EACH * WARP];
     let_next_start();
-    wait_for_previous();
     const AttentionParams& a = p.attention;
     const u32 row = blockIdx.x, warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
     u32 head = blockIdx.y * (blockDim.x / WARP) + warp;
-    if (row >= a.step.header->rows || head >= a.q.heads + a.k.heads + a.v.heads) return;
+    if (row >= a.step.header->rows || head >= a.q.heads + a.k.heads + a.v.heads) {
+        wait_for_previous();
+        return;
+    }
     const bool is_query = head < a.q.heads, is_key = !is_query && head < a.q.heads + a.k.heads;
     const View& view = is_query ? a.q : is_key ? a.k : a.v;
     if (!is_query) head -= is_key ? a.q.heads : a.q.heads + a.k.heads;
     const float* x = view.data + u64(row) * view.row_stride + head * view.head_stride;
     const u32 dim = view.dim;
     float* y = normed[warp];
-    const float* gain = is_query ? p.q_gain : p.k_gain;
-    if ((is_query || is_key) && gain != nullptr) {
-        const float inverse = warp_inverse(x, dim, is_query ? p.q_eps : p.k_eps);
-        for (u32 d = lane; d < dim; d += WARP) y[d] = x[d] * inverse * gain[d];
-    } else {
-        for (u32 d = lane; d < dim; d += WARP) y[d] = x[d];
+    const float* gain = is_query ? p.q_gain : is_key ? p.k_gain : nullptr;
+    // What does not depend on the kernel in front.
+    float gains[EACH], v[EACH];
+    float2 turns[TURNS];
+#pragma unroll
+    for (u32 k = 0; k < EACH; ++k) gains[k] = gain != nullptr && lane + k * WARP < dim ? gain[lane + k * WARP] : 1.0f;
+#pragma unroll
+    for (u32 k = 0; k < TURNS; ++k) {
+        const u32 i = lane + k * WARP;
+        if ((is_query || is_key) && i < p.pairs) turns[k] = rotation(p.table[i], a.step.positions + 3 * u64(row), p.attention_factor);
+    }
+    wait_for_previous();
+#pragma unroll
+    for (u32 k = 0; k < EACH; ++k) v[k] = lane + k * WARP < dim ? x[lane + k * WARP] : 0.0f;
+    if (gain != nullptr) {
+        // As `warp_inverse`, of values at hand.
+        float scale;
+        const float sum = sum_in_range(scale, [&](float by) {
+            float sum = 0.0f;
+#pragma unroll
+            for (u32 k = 0; k < EACH; ++k) sum = fmaf(v[k] * by, v[k] * by, sum);
+            return warp_sum(sum);
+        });
+        const float inverse = inverse_root(sum, float(dim), is_query ? p.q_eps : p.k_eps, scale);
+#pragma unroll
+        for (u32 k = 0; k < EACH; ++k) v[k] = v[k] * inverse * gains[k];
+    }
+#pragma unroll
+    for (u32 k = 0; k < EACH; ++k) {
+        if (lane + k * WARP < dim) y[lane + k * WARP] = v[k];
     }
     __syncwarp();
     if (is_query || is_key) {
         // A lane's pairs are its own.
-        for (u32 i = lane; i < p.pairs; i += WARP) {
-            const float2 t = rotation(p.table[i], a.step.positions + 3 * u64(row), p.attention_factor);
+#pragma unroll
+        for (u32 k = 0; k < TURNS; ++k) {
+            const u32 i = lane + k * WARP;
+            if (i >= p.pairs) break;
+            const float2 t = turns[k];
             const float first = y[i], second = y[i + p.pairs];
             y[i] = first * t.x - second * t.y;
             y[i + p.pairs] = second * t.x + first * t.y;
@@ -258,7 +290,8 @@ __device__ __forceinline__ void heads(const HeadsParams& p) {
 template <u32 FORMAT, u32 LANE, u32 HEADS>
 __device__ __forceinline__ void split(const AttentionParams& p) {
     using Result = Partial<LANE, HEADS>;
-    __shared__ Scratch<LANE, HEADS> scratch[SPLIT_PAGES];
+    __shared__ Queries<LANE, HEADS> queries;
+    __shared__ Weights<HEADS> weights[SPLIT_PAGES];
     __shared__ Result pages[SPLIT_PAGES][WARP];
     let_next_start();
     wait_for_previous();
@@ -268,9 +301,9 @@ __device__ __forceinline__ void split(const AttentionParams& p) {
     if (blockIdx.z * SPLIT_TOKENS >= work.tokens) return;
     const u32 page = blockIdx.z * SPLIT_PAGES + warp;
     const bool seen = page * PAGE_ROWS < work.tokens;
-    work.load_queries(scratch[warp], lane, WARP);
-    __syncwarp();
-    if (seen) pages[warp][lane] = work.page(page, scratch[warp]);
+    work.load_queries(queries, threadIdx.x, blockDim.x);
+    __syncthreads();
+    if (seen) pages[warp][lane] = work.page(page, queries, weights[warp]);
     __syncthreads();
     if (warp != 0) return;
     Result whole = Result::nothing();
@@ -295,12 +328,34 @@ __device__ __forceinline__ void split(const AttentionParams& p) {
     }
 }
 
+// A head's results of a row as groups of a product's input, a warp each: the whole block calls both, the first one early.
+struct Finish {
+    Values v;
+
+    __device__ void load(const PrepareParams& p, u32 row, u32 head, u32 dim) {
+        const u32 warp = threadIdx.x / WARP, groups = dim / GROUP;
+        if (p.wanted != 0 && warp < groups) v.load_gate(p, row, head * groups + warp, threadIdx.x % WARP);
+    }
+
+    // `y`: the head's values.
+    __device__ void run(const PrepareParams& p, u32 row, u32 head, u32 dim, const float* y) {
+        const u32 warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, groups = dim / GROUP;
+        if (warp >= groups) return;
+        for (u32 j = 0; j < 4; ++j) {
+            v.x[j] = y[warp * GROUP + 4 * lane + j];
+            v.gain[j] = 1.0f;
+        }
+        v.finish(p, row, head * groups + warp, lane, 1.0f);
+    }
+};
+
 // Whole rows: a warp each. Without splits, of segments with few rows alone: the others are `attention_tile`'s.
 template <u32 FORMAT, u32 LANE, u32 HEADS>
 __device__ __forceinline__ void rows(const AttentionParams& p) {
     using Result = Partial<LANE, HEADS>;
     constexpr u32 WARPS = 4;
-    __shared__ Scratch<LANE, HEADS> scratch[WARPS];
+    __shared__ Queries<LANE, HEADS> queries[WARPS];
+    __shared__ Weights<HEADS> weights[WARPS];
     // Joined once a split, so it need not take registers.
     __shared__ Result wholes[WARPS][WARP];
     let_next_start();
@@ -309,14 +364,14 @@ __device__ __forceinline__ void rows(const AttentionParams& p) {
     if (row >= p.step.header->rows) return;
     const Work<FORMAT, LANE, HEADS> work(p, row, blockIdx.y);
     if (p.splits == 0 && work.segment.rows >= MANY_ROWS) return;
-    work.load_queries(scratch[warp], lane, WARP);
+    work.load_queries(queries[warp], lane, WARP);
     __syncwarp();
     Result& whole = wholes[warp][lane];
     whole = Result::nothing();
     for (u32 first = 0; first * PAGE_ROWS < work.tokens; first += SPLIT_PAGES) {
         Result part = Result::nothing();
         for (u32 page = first; page < first + SPLIT_PAGES && page * PAGE_ROWS < work.tokens; ++page) {
-            join(part, work.page(page, scratch[warp]));
+            join(part, work.page(page, queries[warp], weights[warp]));
         }
         join(whole, part);
     }
@@ -339,12 +394,13 @@ __device__ __forceinline__ void rows(const AttentionParams& p) {
     ATTENTION_KERNEL(split, NAME, FORMAT, LANE, DIM, HEADS) \
     ATTENTION_KERNEL(rows, NAME, FORMAT, LANE, DIM, HEADS)
 
-#define ATTENTION_DIM(NAME, FORMAT, LANE, DIM)  \
-    ATTENTION_HEADS(NAME, FORMAT, LANE, DIM, 1) \
-    ATTENTION_HEADS(NAME, FORMAT, LANE, DIM, 2) \
+#define ATTENTION_DIM(NAME, FORMAT, LANE, DIM)                                                \
+    ATTENTION_HEADS(NAME, FORMAT, LANE, DIM, 1)                                               \
+    ATTENTION_HEADS(NAME, FORMAT, LANE, DIM, 2)                                               \
+    ATTENTION_HEADS(NAME, FORMAT, LANE, DIM, 3)                                               \
     ATTENTION_HEADS(NAME, FORMAT, LANE, DIM, 4)
 
-// Everything for one format: head dimensions up to 64, 128 and 256; 1, 2 and 4 query heads at a time.
+// Everything for one format: head dimensions up to 64, 128 and 256; 1 to 4 query heads at a time.
 #define ATTENTION(NAME, FORMAT)                                                                                     \
     extern "C" __global__ void __launch_bounds__(128) kv_append_##NAME(const __grid_constant__ AttentionParams p) { \
         attention::append<FORMAT>(p);                                                                               \

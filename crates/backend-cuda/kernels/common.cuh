@@ -42,6 +42,9 @@ __device__ __forceinline__ float warp_sum(float x) {
     return x;
 }
 
+// The warp of its block that a thread belongs to, as one number for all lanes.
+__device__ __forceinline__ u32 warp_index() { return __shfl_sync(ALL_LANES, threadIdx.x / WARP, 0); }
+
 // The largest value that is a number; a warp of others gives one of them.
 __device__ __forceinline__ float warp_max(float x) {
 #pragma unroll
@@ -66,12 +69,16 @@ constexpr float DOWN = 1.0f / (1ull << 40) / (1ull << 40);
 
 // Sum of squares of the values `first`, `first + step`, ..., each times `scale`.
 __device__ __forceinline__ float squares(const float* x, u32 count, u32 first, u32 step, float scale) {
+    // So many reads are on their way together; a square of nothing changes no sum.
+    constexpr u32 TOGETHER = 4;
     float sum = 0.0f;
-    // So many reads are on their way together.
-#pragma unroll 8
-    for (u32 i = first; i < count; i += step) {
-        const float v = x[i] * scale;
-        sum = fmaf(v, v, sum);
+#pragma unroll 1
+    for (u32 base = first; base < count; base += TOGETHER * step) {
+        float v[TOGETHER];
+#pragma unroll
+        for (u32 i = 0; i < TOGETHER; ++i) v[i] = base + i * step < count ? x[base + i * step] * scale : 0.0f;
+#pragma unroll
+        for (u32 i = 0; i < TOGETHER; ++i) sum = fmaf(v[i], v[i], sum);
     }
     return sum;
 }
@@ -81,15 +88,47 @@ __device__ __forceinline__ float inverse_root(float sum, float count, float eps,
     return scale / sqrtf(sum / count + eps * scale * scale);
 }
 
+// `sum_of(scale)`, the sum of the squares of values times `scale`: as they are, or scaled down where that leaves the range of
+// floats. The code is there once.
+template <typename F>
+__device__ __forceinline__ float sum_in_range(float& scale, F sum_of) {
+    scale = 1.0f;
+    float sum = 0.0f;
+#pragma unroll 1
+    for (u32 turn = 0; turn < 2; ++turn) {
+        sum = sum_of(scale);
+        if (turn == 1 || sum != infinity()) break;
+        scale = DOWN;
+    }
+    return sum;
+}
+
 // `1 / rms` of values, by one warp.
 __device__ __forceinline__ float warp_inverse(const float* x, u32 count, float eps) {
-    float scale = 1.0f;
-    float sum = warp_sum(squares(x, count, threadIdx.x % WARP, WARP, scale));
-    if (sum == infinity()) {
-        scale = DOWN;
-        sum = warp_sum(squares(x, count, threadIdx.x % WARP, WARP, scale));
-    }
+    float scale;
+    const float sum = sum_in_range(
+        scale, [&](float by) { return warp_sum(squares(x, count, threadIdx.x % WARP, WARP, by)); });
     return inverse_root(sum, float(count), eps, scale);
+}
+
+// Sum of the squares of 32 values, each times `scale`, by one warp: a value a lane, and the order in which `round` of
+// `linear_stream.cuh` and `prepare` add them. Then the sum of `count` such sums.
+__device__ __forceinline__ float row_squares(const float* x, u32 count, float scale) {
+    const u32 lane = threadIdx.x % WARP;
+    float own = 0.0f;
+#pragma unroll 1
+    for (u32 b = 0; b < count; ++b) {
+        const float v = x[b * 32 + lane] * scale, sum = warp_sum(v * v);
+        if (b % WARP == lane) own += sum;
+    }
+    return warp_sum(own);
+}
+
+// `x` rounded to an integer within `limit`, ties to even. The clamp matters where 1 / scale rounds up.
+__device__ __forceinline__ i32 rounded(float x, float inverse, float limit) {
+    // A number that is none becomes 0; its group's scale says it.
+    const float v = rintf(x * inverse);
+    return v >= -limit ? i32(fminf(v, limit)) : (v < -limit ? i32(-limit) : 0);
 }
 
 // Cosine and sine of a pair at a position (time, height, width), times a factor. The angle is the product of two floats, as in

@@ -81,12 +81,8 @@ struct Head {
 template <u32 LANES>
 __device__ __forceinline__ void normalise(const float* x, u32 dim, float eps, float factor, float4* out) {
     const u32 lane = threadIdx.x % WARP;
-    float scale = 1.0f;
-    float sum = warp_sum(squares(x, dim, lane, WARP, scale));
-    if (sum == infinity()) {
-        scale = DOWN;
-        sum = warp_sum(squares(x, dim, lane, WARP, scale));
-    }
+    float scale;
+    const float sum = sum_in_range(scale, [&](float by) { return warp_sum(squares(x, dim, lane, WARP, by)); });
     const float inverse = inverse_root(sum, 1.0f, eps, scale) * factor;
     float* to = reinterpret_cast<float*>(out);
     for (u32 i = lane; i < LANES * KEPT; i += WARP) to[i] = i < dim ? x[i] * inverse : 0.0f;
@@ -236,7 +232,7 @@ __device__ __forceinline__ void gated_delta(const DeltaParams& p) {
     __shared__ Batch<LANES, COLS> batch;
     const Rows rows;
     let_next_start();
-    wait_for_previous();
+    bool waited = false;
     const u32 part = threadIdx.x % LANES, column = threadIdx.x / LANES;
     for (u32 z = blockIdx.z; z < p.step.header->segments; z += gridDim.z) {
         const Head h(p, p.step.segments[z], blockIdx.y);
@@ -249,7 +245,10 @@ __device__ __forceinline__ void gated_delta(const DeltaParams& p) {
             }
         };
         State<COLS> s;
+        // Nothing of this step but this kernel touches this state: it can be on its way early.
         each([&](u32 j, u32 r, bool is_there, const float* at) { s[j][r] = is_there ? *at : 0.0f; });
+        if (!waited) wait_for_previous();
+        waited = true;
         const auto store = [&]() {
             each([&](u32 j, u32 r, bool is_there, float* at) {
                 if (is_there) *at = s[j][r];
@@ -267,6 +266,7 @@ __device__ __forceinline__ void gated_delta(const DeltaParams& p) {
         rows(h, batch, s, part, column);
         if (!h.segment.speculative) store();
     }
+    if (!waited) wait_for_previous();
 }
 
 }  // namespace delta

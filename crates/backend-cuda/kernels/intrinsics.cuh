@@ -135,3 +135,126 @@ __device__ __forceinline__ void wait_for_copies() {
 
 // The shared memory that a launch asks for.
 #define DYNAMIC_SHARED(NAME) extern __shared__ __align__(128) u8 NAME[]
+
+// Starts copying 16 bytes into shared memory; a part of the group that `close_copies` closes. Weights, which
+// nobody else reads.
+__device__ __forceinline__ void start_copy(void* to, const void* from) {
+#if __CUDA_ARCH__ >= 800
+    const u32 shared = u32(__cvta_generic_to_shared(to));
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(from) : "memory");
+#else
+    *reinterpret_cast<uint4*>(to) = __ldg(reinterpret_cast<const uint4*>(from));
+#endif
+}
+
+// The same of what other blocks of the multiprocessor read, too.
+__device__ __forceinline__ void start_shared_copy(void* to, const void* from) {
+#if __CUDA_ARCH__ >= 800
+    const u32 shared = u32(__cvta_generic_to_shared(to));
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(from) : "memory");
+#else
+    *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(from);
+#endif
+}
+
+// Of four pieces of 8 rows of 16 bytes: a lane with g = lane / 4 and t = lane % 4 gets word t of row g of each. `row` is the
+// place of the lane's own row, the lanes 8 i.. those of piece i.
+__device__ __forceinline__ uint4 spread_rows(const uint4* row) {
+    uint4 v;
+    const u32 shared = u32(__cvta_generic_to_shared(row));
+    asm("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+        : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+        : "r"(shared));
+    return v;
+}
+
+// ---- products of single bits are put together ---------------------------------------------------------------------
+
+// d = a b for a 16 x 32 piece a of bytes without sign, a 32 x 8 piece b of signed ones and a 16 x 8 piece d, spread as in
+// `multiply_pieces`.
+__device__ __forceinline__ void weigh_pieces(i32 (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+#if __CUDA_ARCH__ >= 800
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %10, %10, %10};"
+        : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "r"(0));
+#endif
+}
+
+// The lowest bytes of four words, the first one lowest.
+__device__ __forceinline__ u32 low_bytes(u32 a, u32 b, u32 c, u32 d) {
+    u32 low, high, all;
+    asm("prmt.b32 %0, %1, %2, 0x0040;" : "=r"(low) : "r"(a), "r"(b));
+    asm("prmt.b32 %0, %1, %2, 0x0040;" : "=r"(high) : "r"(c), "r"(d));
+    asm("prmt.b32 %0, %1, %2, 0x5410;" : "=r"(all) : "r"(low), "r"(high));
+    return all;
+}
+
+// ---- clusters: thread blocks that run together and see each other's shared memory, from Hopper on -------------------------
+
+// A barrier that letters are counted by. One thread makes it and says how many bytes are to come, once.
+__device__ __forceinline__ void make_barrier(u64* barrier) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(u32(__cvta_generic_to_shared(barrier))) : "memory");
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+#endif
+}
+
+__device__ __forceinline__ void expect_bytes(u64* barrier, u32 bytes) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(u32(__cvta_generic_to_shared(barrier))),
+                 "r"(bytes)
+                 : "memory");
+#endif
+}
+
+// Waits until all that a barrier expects has come.
+__device__ __forceinline__ void wait_for_arrivals(u64* barrier) {
+#if __CUDA_ARCH__ >= 900
+    const u32 at = u32(__cvta_generic_to_shared(barrier));
+    u32 come = 0;
+    while (come == 0) {
+        asm volatile("{\n\t.reg .pred p;\n\tmbarrier.try_wait.parity.shared::cta.b64 p, [%1], 0;\n\t"
+                     "selp.u32 %0, 1, 0, p;\n\t}"
+                     : "=r"(come)
+                     : "r"(at)
+                     : "memory");
+    }
+#endif
+}
+
+// The blocks of a cluster begin; what a block has made before is there for the others behind `cluster_started`. All threads call
+// both, once.
+__device__ __forceinline__ void cluster_start() {
+#if __CUDA_ARCH__ >= 900
+    __syncwarp();
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+#endif
+}
+
+__device__ __forceinline__ void cluster_started() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
+#endif
+}
+
+// This block's place in its cluster.
+__device__ __forceinline__ u32 cluster_rank() {
+    u32 rank = 0;
+#if __CUDA_ARCH__ >= 900
+    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+#endif
+    return rank;
+}
+
+// Sends a float to block `rank`, counted by the barrier `box`: `at` and `box` are this block's own, and there it comes to the same
+// places.
+__device__ __forceinline__ void send(float* at, u64* box, u32 rank, float x) {
+#if __CUDA_ARCH__ >= 900
+    const u32 to = u32(__cvta_generic_to_shared(at)), counted = u32(__cvta_generic_to_shared(box));
+    asm volatile("{\n\t.reg .u32 to, counted;\n\tmapa.shared::cluster.u32 to, %0, %2;\n\t"
+                 "mapa.shared::cluster.u32 counted, %1, %2;\n\t"
+                 "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [to], %3, [counted];\n\t}" ::"r"(to),
+                 "r"(counted), "r"(rank), "r"(__float_as_uint(x))
+                 : "memory");
+#endif
+}

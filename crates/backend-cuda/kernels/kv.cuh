@@ -72,17 +72,25 @@ struct KvHead {
         return (dim + PER_UNIT - 1) / PER_UNIT;
     }
 
+    // A unit of a token's key as it lies there, with scale and minimum.
+    struct Unit {
+        uint4 codes;
+        u32 pair;
+    };
+
+    __device__ Unit key_unit(u32 unit, u32 token) const {
+        Unit u = {*(reinterpret_cast<const uint4*>(base) + unit * PAGE_ROWS + token), 0};
+        if (FORMAT == KV_Q8) u.pair = scales()[unit / 2 * PAGE_ROWS + token];
+        if (FORMAT == KV_Q4) u.pair = reinterpret_cast<const u32*>(scales())[unit * PAGE_ROWS + token];
+        return u;
+    }
+
     // Values `PER_UNIT * unit..` of a token's key; behind `dim` anything finite in quantised formats.
-    __device__ void key(u32 unit, u32 token, float (&values)[PER_UNIT]) const {
-        const uint4 v = *(reinterpret_cast<const uint4*>(base) + unit * PAGE_ROWS + token);
-        const u32 words[4] = {v.x, v.y, v.z, v.w};
-        float scale = 1.0f, minimum = 0.0f;
-        if (FORMAT == KV_Q8) scale = half_value(scales()[unit / 2 * PAGE_ROWS + token]);
-        if (FORMAT == KV_Q4) {
-            const u32 pair = reinterpret_cast<const u32*>(scales())[unit * PAGE_ROWS + token];
-            scale = half_value(u16(pair));
-            minimum = half_value(u16(pair >> 16));
-        }
+    __device__ void key(u32 unit, u32 token, float (&values)[PER_UNIT]) const { decode(key_unit(unit, token), values); }
+
+    static __device__ void decode(const Unit& unit, float (&values)[PER_UNIT]) {
+        const u32 words[4] = {unit.codes.x, unit.codes.y, unit.codes.z, unit.codes.w};
+        const float scale = half_value(u16(unit.pair)), minimum = half_value(u16(unit.pair >> 16));
 #pragma unroll
         for (u32 i = 0; i < PER_UNIT; ++i) {
             switch (FORMAT) {
@@ -96,6 +104,21 @@ struct KvHead {
 
     // ---- values: token by token ----
 
+    // Neighbours in one reading.
+    template <u32 N>
+    static __device__ void words(const u32* from, u32 (&to)[N]) {
+        if (N == 4) {
+            const uint4 v = *reinterpret_cast<const uint4*>(from);
+            to[0] = v.x, to[1 % N] = v.y, to[2 % N] = v.z, to[3 % N] = v.w;
+        } else if (N == 2) {
+            const uint2 v = *reinterpret_cast<const uint2*>(from);
+            to[0] = v.x, to[1 % N] = v.y;
+        } else {
+#pragma unroll
+            for (u32 i = 0; i < N; ++i) to[i] = from[i];
+        }
+    }
+
     // Values `first..first + N` of a token; N divides `first`.
     template <u32 N>
     __device__ void value(u32 token, u32 first, float (&values)[N]) const {
@@ -108,22 +131,22 @@ struct KvHead {
                 values[2 * i + 1] = pair.y;
             }
         } else if (FORMAT == KV_F16) {
-            const u32* from = reinterpret_cast<const u32*>(base) + (token * dim + first) / 2;
+            u32 pairs[N / 2];
+            words<N / 2>(reinterpret_cast<const u32*>(base) + (token * dim + first) / 2, pairs);
 #pragma unroll
             for (u32 i = 0; i < N / 2; ++i) {
-                const u32 pair = from[i];
+                const u32 pair = pairs[i];
                 values[2 * i] = half_value(u16(pair));
                 values[2 * i + 1] = half_value(u16(pair >> 16));
             }
         } else if (FORMAT == KV_Q8) {
             const u16* from = reinterpret_cast<const u16*>(base) + (token * blocks() * 32 + first) / 2;
             const float scale = half_value(scales()[token * blocks() + first / KV_BLOCK]);
+            u32 fours[N >= 4 ? N / 4 : 1];
+            if (N >= 4) words<N >= 4 ? N / 4 : 1>(reinterpret_cast<const u32*>(from), fours);
+            else fours[0] = from[0];
 #pragma unroll
-            for (u32 i = 0; i < N / 2; ++i) {
-                const u32 pair = from[i];
-                values[2 * i] = float(i8(pair)) * scale;
-                values[2 * i + 1] = float(i8(pair >> 8)) * scale;
-            }
+            for (u32 i = 0; i < N; ++i) values[i] = float(i8(fours[i / 4] >> 8 * (i % 4))) * scale;
         } else {
             const u8* from = base + (token * blocks() * 32 + first) / 2;
             const u32 pair = reinterpret_cast<const u32*>(scales())[token * blocks() + first / KV_BLOCK];

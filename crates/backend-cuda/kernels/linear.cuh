@@ -136,6 +136,7 @@ struct Integers {
     // `residual * sum(x)` of a group in row 0.
     static __device__ float residual(const Prepared& x, u32 g, u32 size, float value) {
         i32 total = 0;
+#pragma unroll 1
         for (u32 i = 0; i < size / 32; ++i) total += x.sums[g * size / 32 + i];
         return x.scales[g * size / GROUP] * (value * float(total));
     }
@@ -237,6 +238,7 @@ struct Packed {
         float sum = 0.0f;
         if (block.part.residual_first == nullptr) return sum;
         const u32 end = block.part.residual_first[block.index + 1];
+#pragma unroll 1
         for (u32 e = block.part.residual_first[block.index]; e < end; ++e) {
             const Residual residual = block.part.residuals[e];
             if (residual.place % BLOCK_ROWS != block.lane) continue;

@@ -10,12 +10,3 @@
 QUADS(1)
 QUADS(2)
 QUADS(4)
-
-#ifdef BIT_PIECES
-#define DIGITS(M, AHEAD) LINEAR_QUADS(bits1_digits, 1, false, M, AHEAD, quads::Digits)
-
-DIGITS(1, 4)
-DIGITS(2, 4)
-DIGITS(4, 4)
-DIGITS(8, 4)
-#endif

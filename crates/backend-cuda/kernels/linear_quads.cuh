@@ -3,8 +3,7 @@
 //
 // The four lanes of a quad share the weight rows g, g + 8, g + 16 and g + 24 of a block, a quarter of a record's columns
 // each. So a load of a warp is 128 bytes side by side, and what a lane reads of the activations serves four rows. Three
-// exchanges then leave each lane with the exact sum of one row, for which it does what floats there are. The matrix
-// units take 1-bit codes as they are stored: eight columns of theirs are the eight binary digits of one activation row.
+// exchanges then leave each lane with the exact sum of one row, for which it does what floats there are.
 //
 // A warp has a slice of the columns. The codes of its next records are on their way while it computes, the first ones before the
 // kernel in front has ended.
@@ -96,31 +95,6 @@ struct Bytes {
     }
 };
 
-#ifdef BIT_PIECES
-// The binary digits of the activations, for 1-bit codes.
-struct Digits {
-    static constexpr u32 BITS_ = 1;
-
-
-    u32 plane;
-
-    __device__ void load(const Prepared& x, u32 record) { plane = x.planes[record * WARP + threadIdx.x % WARP]; }
-
-    __device__ void dots(const Codes<1>& codes, i32 (&v)[4]) const {
-        // Digits 2 t and 2 t + 1; the highest one counts less than nothing.
-        const u32 t = threadIdx.x % 4;
-        const i32 first = 1 << 2 * t, second = t == 3 ? -128 : 2 << 2 * t;
-#pragma unroll
-        for (u32 half = 0; half < 2; ++half) {
-            i32 c[4];
-            common_bits(c, codes.words[0][2 * half], codes.words[0][2 * half + 1], plane);
-            v[2 * half] = c[0] * first + c[1] * second;
-            v[2 * half + 1] = c[2] * first + c[3] * second;
-        }
-    }
-};
-#endif
-
 // How one kind of weights is multiplied: `Input` of M rows, codes of AHEAD records on their way. PLAIN: scales of 16 bits
 // and no biases.
 template <typename Input, u32 M, u32 AHEAD, bool PLAIN>
@@ -181,31 +155,20 @@ struct Slice {
 
     // The records from `first` to `end`, whose codes are on their way.
     __device__ void run(const Prepared& x, u32 first, u32 end, float (&sum)[M]) {
-        // One row of digits is read a record ahead; more would fill the registers.
-        constexpr u32 TURNS = M == 1 && AHEAD % 2 == 0 && sizeof(Input) == 4 ? 2 : 1;
-        Input inputs[TURNS];
-        i32 sums[TURNS];
-        float steps[TURNS];
-        const auto fetch = [&](u32 turn, u32 record, u32 m) {
-            const Prepared row = linear::from_row(x, m);
-            record = unknown(record);
-            inputs[turn].load(row, record);
-            sums[turn] = row.sums[4 * record + threadIdx.x % 4];
-            steps[turn] = row.scales[record];
-        };
-        if (TURNS == 2 && first < end) fetch(0, first, 0);
         for (u32 base = first; base < end; base += AHEAD) {
 #pragma unroll
             for (u32 k = 0; k < AHEAD; ++k) {
-                const u32 record = base + k, turn = k % TURNS;
+                const u32 record = base + k;
                 if (record >= end) break;
-                if (TURNS == 2 && record + 1 < end) fetch((k + 1) % TURNS, record + 1, 0);
 #pragma unroll
                 for (u32 m = 0; m < M; ++m) {
-                    if (TURNS == 1) fetch(0, record, m);
+                    const Prepared row = linear::from_row(x, m);
+                    const u32 from = unknown(record);
+                    Input input;
+                    input.load(row, from);
                     i32 v[4];
-                    inputs[turn].dots(codes[k], v);
-                    sum[m] = fmaf(steps[turn], term(v, sums[turn], record, k), sum[m]);
+                    input.dots(codes[k], v);
+                    sum[m] = fmaf(row.scales[from], term(v, row.sums[4 * from + threadIdx.x % 4], record, k), sum[m]);
                 }
                 if (record + AHEAD < end) load(k, record + AHEAD);
             }

@@ -33,12 +33,9 @@ __device__ __forceinline__ void norm_row(const NormParams& p) {
     const u32 r = blockIdx.y, head = blockIdx.x;
     if (r >= *p.rows) return;
     const float* x = p.x.data + u64(r) * p.x.row_stride + head * p.x.head_stride;
-    float scale = 1.0f;
-    float sum = block_sum(squares(x, p.x.dim, threadIdx.x, blockDim.x, scale), partial);
-    if (sum == infinity()) {
-        scale = DOWN;
-        sum = block_sum(squares(x, p.x.dim, threadIdx.x, blockDim.x, scale), partial);
-    }
+    float scale;
+    const float sum = sum_in_range(
+        scale, [&](float by) { return block_sum(squares(x, p.x.dim, threadIdx.x, blockDim.x, by), partial); });
     write<GATED>(p, r, head, inverse_root(sum, float(p.x.dim), p.eps, scale), threadIdx.x, blockDim.x);
 }
 

@@ -181,6 +181,12 @@ struct Prepared {
     float* scales;
     // Sums of 32 rounded values.
     i32* sums;
+    // Sums of the squares of 32 values before they were multiplied with gains. Not null: `1 / rms` of the row, which they give,
+    // is still to be taken into the scales. The values as they came are needed where squares leave the range of floats.
+    float* squares;
+    const float* raw;
+    u32 raw_stride;
+    float eps;
     u32 cols;
     // A multiple of GROUP.
     u32 padded;
@@ -266,6 +272,23 @@ struct PrepareParams {
     u32 reserved;
 };
 
+// conv_silu, and the products of one row behind which it stands.
+struct ConvParams {
+    Step step;
+    View x;
+    const float* weight;
+    // Of this layer in slot 0.
+    float* windows;
+    // Of this layer in pending area 0: raw inputs, one row of `channels` each.
+    float* pending;
+    float* out;
+    // Floats between slots and between areas.
+    u64 slot_stride;
+    u64 pending_stride;
+    u32 kernel;
+    u32 out_stride;
+};
+
 enum Epilogue : u32 { EPILOGUE_STORE = 0, EPILOGUE_RESIDUAL = 1, EPILOGUE_SWIGLU = 2 };
 
 struct LinearParams {
@@ -279,6 +302,13 @@ struct LinearParams {
     u32 part_count;
     // Equal slices of a row, summed up each for itself.
     u32 slices;
+    // Where its results go rounded, as the input of the next product; `planes` null: nowhere.
+    Prepared next;
+    // What they are multiplied with before; null: nothing.
+    const float* next_gain;
+    // Its first columns are the channels of a convolution of one row, which runs at once; `weight` null: none. Its view of
+    // inputs is not looked at.
+    ConvParams conv;
     Part parts[MAX_PARTS];
 };
 
@@ -302,6 +332,8 @@ struct AttentionParams {
     float scale;
     // Splits of SPLIT_PAGES pages that the plan's context has; 0 where `attention_tile` runs.
     u32 splits;
+    // What is made of the results at once, as a product's input, by the kernel that finishes them; `wanted` 0: nothing.
+    PrepareParams next;
 };
 
 // heads_append: what lies between a projection and attention. Queries and keys are normed and turned, keys and values go to
@@ -320,22 +352,6 @@ struct HeadsParams {
     float attention_factor;
     u32 q_stride;
     u32 reserved;
-};
-
-struct ConvParams {
-    Step step;
-    View x;
-    const float* weight;
-    // Of this layer in slot 0.
-    float* windows;
-    // Of this layer in pending area 0: raw inputs, one row of `channels` each.
-    float* pending;
-    float* out;
-    // Floats between slots and between areas.
-    u64 slot_stride;
-    u64 pending_stride;
-    u32 kernel;
-    u32 out_stride;
 };
 
 struct DeltaGatesParams {
@@ -375,13 +391,30 @@ struct DeltaParams {
     // A value of `HeadMap`.
     u32 map;
     float eps;
+    // Of `gated_delta_*_rounds`: what is made of its results. A view of them is not looked at.
+    PrepareParams next;
 };
 
+// Logits that one block looks at, and what it finds: the largest key above the place that it has counted from the last
+// token, the largest logit, the sum of `exp(logit - top)`, whether a logit is no finite number.
+constexpr u32 SAMPLE_SHARE = 2048;
+
+struct SampleShare {
+    u64 best;
+    float top;
+    float sum;
+    u32 broken;
+    u32 reserved;
+};
+
+// sample_scan and sample.
 struct SampleParams {
     Step step;
     View logits;
     // A word for each logit.
     u32* scratch;
+    // Of each row, one after another.
+    SampleShare* shares;
     Sampled* sampled;
 };
 
@@ -456,13 +489,13 @@ struct Conv2dParams {
 // The same numbers stand in `src/params.rs`.
 static_assert(sizeof(StepHeader) == 16 && sizeof(Segment) == 36 && sizeof(Tile) == 8, "params.rs");
 static_assert(sizeof(Draw) == 40 && sizeof(Adjust) == 16 && sizeof(Sampled) == 8 && sizeof(Step) == 96, "params.rs");
-static_assert(sizeof(View) == 24 && sizeof(Residual) == 8 && sizeof(Part) == 88 && sizeof(Prepared) == 64, "params.rs");
+static_assert(sizeof(View) == 24 && sizeof(Residual) == 8 && sizeof(Part) == 88 && sizeof(Prepared) == 88, "params.rs");
 static_assert(sizeof(EmbedParams) == 824 && sizeof(PointwiseParams) == 72 && sizeof(SelectRowsParams) == 136,
               "params.rs");
 static_assert(sizeof(NormParams) == 80 && sizeof(RopePair) == 8 && sizeof(RopeParams) == 72, "params.rs");
-static_assert(sizeof(PrepareParams) == 144 && sizeof(LinearParams) == 824 && sizeof(AttentionParams) == 216,
+static_assert(sizeof(PrepareParams) == 168 && sizeof(LinearParams) == 1120 && sizeof(AttentionParams) == 384,
               "params.rs");
-static_assert(sizeof(ConvParams) == 176 && sizeof(DeltaGatesParams) == 88 && sizeof(DeltaParams) == 296, "params.rs");
-static_assert(sizeof(HeadsParams) == 272 && sizeof(SampleParams) == 136, "params.rs");
+static_assert(sizeof(ConvParams) == 176 && sizeof(DeltaGatesParams) == 88 && sizeof(DeltaParams) == 464, "params.rs");
+static_assert(sizeof(HeadsParams) == 440 && sizeof(SampleParams) == 144 && sizeof(SampleShare) == 24, "params.rs");
 static_assert(sizeof(MixParams) == 96 && sizeof(GroupNormParams) == 80 && sizeof(FullAttentionParams) == 104, "params.rs");
 static_assert(sizeof(Conv2dParams) == 192, "params.rs");

@@ -1,113 +1,43 @@
 // The input of a product, once for all parts of its weight: norm, rounding to integers, sums of 32.
-#include "common.cuh"
+#include "rounding.cuh"
 
 namespace {
 
-// `x` rounded to an integer within `limit`, ties to even. The clamp matters where 1 / scale rounds up.
-__device__ __forceinline__ i32 rounded(float x, float inverse, float limit) {
-    // A number that is none becomes 0; its group's scale says it.
-    const float v = rintf(x * inverse);
-    return v >= -limit ? i32(fminf(v, limit)) : (v < -limit ? i32(-limit) : 0);
-}
-
-// A group of 128 values, four neighbours a lane.
-__device__ __forceinline__ void round_group(const PrepareParams& p, u64 row, u32 group, u32 lane, const float (&x)[4]) {
-    const bool nine = p.wanted & PREPARE_INT9;
-    const float limit = nine ? 255.0f : 127.0f;
-    float amax = 0.0f;
-    bool finite = true;
-    for (u32 j = 0; j < 4; ++j) {
-        amax = fmaxf(amax, fabsf(x[j]));
-        finite = finite && is_finite(x[j]);
-    }
-    amax = warp_max(amax);
-    const float scale = __all_sync(ALL_LANES, finite) ? amax / limit : not_a_number();
-    const float inverse = scale > 0.0f ? 1.0f / scale : 0.0f;
-    u32 word = 0, low = 0;
-    i32 sum = 0;
-    for (u32 j = 0; j < 4; ++j) {
-        const i32 v = rounded(x[j], inverse, limit);
-        sum += v;
-        word |= u32(u8(nine ? v >> 1 : v)) << 8 * j;
-        // Eight lanes hold 32 values, value e = 4 lane + j: their lowest bits are one byte of this ballot.
-        const u32 odd = __ballot_sync(ALL_LANES, v & 1);
-        low |= (odd >> (lane & 24) & 0xff) << 8 * j;
-    }
-    for (u32 offset = 1; offset < 8; offset *= 2) sum += __shfl_xor_sync(ALL_LANES, sum, offset);
-    const u64 padded = p.out.padded;
-    reinterpret_cast<u32*>(p.out.codes + row * padded + group * GROUP)[lane] = word;
-    if (lane % 8 == 0) {
-        const u64 piece = row * (padded / 32) + group * 4 + lane / 8;
-        p.out.sums[piece] = sum;
-        if (nine) p.out.low[piece] = low;
-    }
-    if (p.wanted & PREPARE_PLANES) {
-        // A lane writes word lane % 4 of digit lane / 4: bits of the eight lanes that hold its 32 values.
-        u32 plane = 0;
-#pragma unroll 1
-        for (u32 digit = 0; digit < 8; ++digit) {
+// Sum of the squares of a row, each value times `scale`, by the whole thread block: sums of 32 values by a tree, and of these as
+// `row_squares` adds them.
+__device__ __forceinline__ float row_sum(const float* x, u32 count, float scale) {
+    constexpr u32 GROUPS = 128;
+    __shared__ float partial[4 * GROUPS];
+    const u32 warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, groups = (count + GROUP - 1) / GROUP;
+    float own = 0.0f;
+    for (u32 base = 0; base < groups; base += GROUPS) {
+        const u32 end = min(groups - base, GROUPS);
+#pragma unroll 4
+        for (u32 g = warp; g < end; g += blockDim.x / WARP) {
+            float s[4];
+#pragma unroll
             for (u32 j = 0; j < 4; ++j) {
-                const u32 bits = __ballot_sync(ALL_LANES, word >> (8 * j + digit) & 1);
-                if (digit == lane / 4) plane |= (bits >> 8 * (lane % 4) & 0xff) << 8 * j;
+                const u32 c = (base + g) * GROUP + 4 * lane + j;
+                const float v = c < count ? x[c] * scale : 0.0f;
+                s[j] = v * v;
+#pragma unroll
+                for (u32 offset = 4; offset > 0; offset /= 2) s[j] += __shfl_xor_sync(ALL_LANES, s[j], offset);
             }
+            if (lane % 8 == 0) partial[4 * g + lane / 8] = (s[0] + s[2]) + (s[1] + s[3]);
         }
-        p.out.planes[row * (padded / 4) + group * WARP + lane] = plane;
+        __syncthreads();
+        for (u32 b = lane; b < 4 * end; b += WARP) own += partial[b];
+        __syncthreads();
     }
-    if (lane == 0) p.out.scales[row * (padded / GROUP) + group] = scale;
-}
-
-__device__ __forceinline__ void keep_floats(const PrepareParams& p, u64 row, u32 group, u32 lane, const float (&x)[4]) {
-    const u64 padded = p.out.padded;
-    reinterpret_cast<float4*>(p.out.floats + row * padded + group * GROUP)[lane] = make_float4(x[0], x[1], x[2], x[3]);
-    float sum = (x[0] + x[1]) + (x[2] + x[3]);
-    for (u32 offset = 1; offset < 8; offset *= 2) sum += __shfl_xor_sync(ALL_LANES, sum, offset);
-    if (lane % 8 == 0) p.out.float_sums[row * (padded / 32) + group * 4 + lane / 8] = sum;
+    return warp_sum(own);
 }
 
 // `1 / rms` of the row, by the whole thread block.
 __device__ __forceinline__ float row_inverse(const float* x, u32 count, float eps) {
-    __shared__ float partial[WARP];
-    float scale = 1.0f;
-    float sum = block_sum(squares(x, count, threadIdx.x, blockDim.x, scale), partial);
-    if (sum == infinity()) {
-        scale = DOWN;
-        sum = block_sum(squares(x, count, threadIdx.x, blockDim.x, scale), partial);
-    }
+    float scale;
+    const float sum = sum_in_range(scale, [&](float by) { return row_sum(x, count, by); });
     return inverse_root(sum, float(count), eps, scale);
 }
-
-// What a lane has of a group: four neighbouring values, and what they are multiplied by.
-struct Values {
-    float x[4];
-    float gain[4];
-
-    // Gains are there before the kernel in front has ended.
-    __device__ void load_gain(const PrepareParams& p, u32 group, u32 lane) {
-        for (u32 j = 0; j < 4; ++j) {
-            const u32 c = group * GROUP + 4 * lane + j;
-            gain[j] = 1.0f;
-            if (p.gain != nullptr && c < p.out.cols) gain[j] = p.gain[p.input == INPUT_GATED_NORM ? c % GROUP : c];
-        }
-    }
-
-    __device__ void load(const PrepareParams& p, u32 r, u32 group, u32 lane) {
-        for (u32 j = 0; j < 4; ++j) {
-            const u32 c = group * GROUP + 4 * lane + j;
-            x[j] = c < p.out.cols ? *at(p.x, r, c) : 0.0f;
-        }
-    }
-
-    __device__ void apply(const PrepareParams& p, u32 r, u32 group, u32 lane, float inverse) {
-        const bool gated = p.input == INPUT_GATED_NORM;
-        for (u32 j = 0; j < 4; ++j) {
-            const u32 c = group * GROUP + 4 * lane + j;
-            if (c >= p.out.cols) continue;
-            if (p.input == INPUT_NORM || gated) x[j] = x[j] * inverse * gain[j];
-            if (gated) x[j] *= silu(*at(p.gate, r, c));
-            if (p.input == INPUT_SIGMOID) x[j] *= sigmoid(*at(p.gate, r, c));
-        }
-    }
-};
 
 }  // namespace
 
@@ -122,16 +52,16 @@ extern "C" __global__ void __launch_bounds__(512) prepare(const __grid_constant_
     if (r >= *p.rows) return;
     // On their way while the row is summed up.
     v.load(p, r, first, lane);
+    v.load_gate(p, r, first, lane);
     float inverse = 1.0f;
     if (p.input == INPUT_NORM) inverse = row_inverse(at(p.x, r, 0), p.out.cols, p.eps);
     for (u32 group = first; group < p.out.padded / GROUP; group += step) {
         if (group != first) {
             v.load_gain(p, group, lane);
             v.load(p, r, group, lane);
+            v.load_gate(p, r, group, lane);
         }
         if (p.input == INPUT_GATED_NORM) inverse = warp_inverse(at(p.x, r, group * GROUP), GROUP, p.eps);
-        v.apply(p, r, group, lane, inverse);
-        if (p.wanted & PREPARE_FLOATS) keep_floats(p, r, group, lane, v.x);
-        if (p.wanted & (PREPARE_INT8 | PREPARE_INT9)) round_group(p, r, group, lane, v.x);
+        v.finish(p, r, group, lane, inverse);
     }
 }

@@ -1,4 +1,5 @@
-// The choice of a token: one thread block a logit row. The rule stands at `Draw` in the ops crate.
+// The choice of a token. The rule stands at `Draw` in the ops crate. Many blocks look at a share of the logits each and one joins
+// what they found; where a token is drawn rather than the best one taken, that block goes on by itself.
 //
 // Nothing is sorted. Tokens become keys that order like their logits; a cut at a rank or at a share of the weights is
 // found by histograms, first over the distance to the best logit, then over the bytes of the keys inside the bin where the cut
@@ -62,7 +63,7 @@ __device__ __forceinline__ T block_reduce(T x, T* partial, F f) {
     if (threadIdx.x % WARP == 0) partial[threadIdx.x / WARP] = x;
     __syncthreads();
     T all = partial[0];
-    for (u32 w = 1; w < WARPS; ++w) all = f(all, partial[w]);
+    for (u32 w = 1; w < blockDim.x / WARP; ++w) all = f(all, partial[w]);
     return all;
 }
 
@@ -256,24 +257,80 @@ __device__ float adjusted(float logit, const Adjust& a) {
 
 }  // namespace
 
+// A share of SAMPLE_SHARE logits of a row. Their keys are kept where a token is to be drawn.
+extern "C" __global__ void __launch_bounds__(256) sample_scan(const __grid_constant__ SampleParams p) {
+    constexpr u32 EACH = SAMPLE_SHARE / 256;
+    __shared__ float floats[8];
+    __shared__ u64 bests[8];
+    __shared__ u32 values[SAMPLE_SHARE];
+    let_next_start();
+    wait_for_previous();
+    const u32 r = blockIdx.y, vocab = p.logits.heads * p.logits.dim, first = blockIdx.x * SAMPLE_SHARE;
+    if (r >= p.step.header->logits) return;
+    const float* raw = p.logits.data + u64(r) * p.logits.row_stride;
+    const Draw draw = p.step.draws[r];
+    float v[EACH];
+    float top = -LARGEST;
+    bool broken = false;
+#pragma unroll
+    for (u32 k = 0; k < EACH; ++k) {
+        const u32 i = first + k * 256 + threadIdx.x;
+        const float l = i < vocab ? raw[i] : -infinity();
+        broken = broken || !(l < infinity());
+        v[k] = fmaxf(l, -LARGEST);
+        top = fmaxf(top, v[k]);
+        values[k * 256 + threadIdx.x] = __float_as_uint(v[k]);
+    }
+    top = block_reduce(top, floats, larger);
+    float sum = 0.0f;
+#pragma unroll
+    for (u32 k = 0; k < EACH; ++k) {
+        if (first + k * 256 + threadIdx.x < vocab) sum += expf(v[k] - top);
+    }
+    sum = block_reduce(sum, floats, plus);
+    for (u32 i = threadIdx.x; i < draw.adjust_count; i += 256) {
+        const Adjust a = p.step.adjust[draw.adjust_first + i];
+        if (a.token - first < SAMPLE_SHARE) {
+            u32& value = values[a.token - first];
+            value = __float_as_uint(adjusted(__uint_as_float(value), a));
+        }
+    }
+    __syncthreads();
+    // The largest key, and of equal ones the lowest token.
+    u64 best = 0;
+#pragma unroll
+    for (u32 k = 0; k < EACH; ++k) {
+        const u32 i = first + k * 256 + threadIdx.x;
+        if (i >= vocab) break;
+        const bool allowed =
+            draw.mask_first == NONE || (p.step.masks[draw.mask_first + i / 32] >> (i % 32) & 1) != 0;
+        const u32 key = allowed ? key_of(__uint_as_float(values[k * 256 + threadIdx.x])) : MASKED;
+        if (draw.temperature > 0.0f) p.scratch[u64(r) * vocab + i] = key;
+        best = more(best, u64(key) << 32 | (NONE - i));
+    }
+    best = block_reduce(best, bests, more);
+    broken = __syncthreads_or(broken);
+    if (threadIdx.x == 0) p.shares[u64(r) * gridDim.x + blockIdx.x] = {best, top, sum, u32(broken), 0};
+}
+
 extern "C" __global__ void __launch_bounds__(1024, 1) sample(const __grid_constant__ SampleParams p) {
     __shared__ Shared s;
     let_next_start();
     wait_for_previous();
-    const u32 r = blockIdx.x, vocab = p.logits.heads * p.logits.dim;
+    const u32 r = blockIdx.x, vocab = p.logits.heads * p.logits.dim, count = (vocab + SAMPLE_SHARE - 1) / SAMPLE_SHARE;
     if (r >= p.step.header->logits) return;
     const float* raw = p.logits.data + u64(r) * p.logits.row_stride;
-    // First the bits of logits, then keys.
-    u32* keys = p.scratch + u64(r) * vocab;
+    const u32* keys = p.scratch + u64(r) * vocab;
+    const SampleShare* shares = p.shares + u64(r) * count;
     const Draw draw = p.step.draws[r];
-
     float top = -LARGEST;
     bool broken = false;
-    for (u32 i = threadIdx.x; i < vocab; i += THREADS) {
-        const float l = raw[i];
-        broken = broken || !(l < infinity());
-        top = fmaxf(top, l);
-        keys[i] = __float_as_uint(fmaxf(l, -LARGEST));
+    u64 best = 0;
+    for (u32 i = threadIdx.x; i < count; i += THREADS) {
+        const SampleShare share = shares[i];
+        top = fmaxf(top, share.top);
+        broken = broken || share.broken != 0;
+        best = more(best, share.best);
     }
     if (__syncthreads_or(broken)) {
         if (threadIdx.x == 0) p.sampled[r] = {NONE, not_a_number()};
@@ -281,22 +338,8 @@ extern "C" __global__ void __launch_bounds__(1024, 1) sample(const __grid_consta
     }
     top = block_reduce(top, s.floats, larger);
     float sum = 0.0f;
-    for (u32 i = threadIdx.x; i < vocab; i += THREADS) sum += expf(__uint_as_float(keys[i]) - top);
+    for (u32 i = threadIdx.x; i < count; i += THREADS) sum += shares[i].sum * expf(shares[i].top - top);
     sum = block_reduce(sum, s.floats, plus);
-
-    for (u32 i = threadIdx.x; i < draw.adjust_count; i += THREADS) {
-        const Adjust a = p.step.adjust[draw.adjust_first + i];
-        keys[a.token] = __float_as_uint(adjusted(__uint_as_float(keys[a.token]), a));
-    }
-    __syncthreads();
-    // The largest key, and of equal ones the lowest token.
-    u64 best = 0;
-    for (u32 i = threadIdx.x; i < vocab; i += THREADS) {
-        const bool allowed =
-            draw.mask_first == NONE || (p.step.masks[draw.mask_first + i / 32] >> (i % 32) & 1) != 0;
-        keys[i] = allowed ? key_of(__uint_as_float(keys[i])) : MASKED;
-        best = more(best, u64(keys[i]) << 32 | (NONE - i));
-    }
     best = block_reduce(best, s.sums, more);
     u32 token = NONE - u32(best);
     if (draw.temperature > 0.0f && best >> 32 != MASKED) token = choose(s, keys, vocab, token, draw);

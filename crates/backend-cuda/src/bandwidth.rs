@@ -45,6 +45,7 @@ pub(crate) fn read_bandwidth(device: &Arc<Device>, kernels: &Kernels) -> Result<
         grid: [device.multiprocessors * BLOCKS, 1, 1],
         threads: THREADS,
         shared: 0,
+        cluster: 1,
     };
     let function = kernels.get(&launch.kernel, launch.shared)?;
     let stamp = || device.stream.record_event(Some(CUevent_flags::CU_EVENT_DEFAULT)).during("recording an event");

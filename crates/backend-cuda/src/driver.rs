@@ -60,6 +60,8 @@ pub(crate) struct Device {
     pub multiprocessors: u32,
     /// Most bytes of shared memory that a block may ask for.
     pub shared_bytes: u32,
+    /// Whether blocks can run in clusters: its code and the device know of them.
+    pub clusters: bool,
 }
 
 impl Device {
@@ -80,9 +82,10 @@ impl Device {
         let arch = Arch::choose(wish, &name, capability)?;
         let multiprocessors = ask(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)? as u32;
         let shared_bytes = ask(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)? as u32;
+        let clusters = arch >= Arch::Sm90a && ask(Attribute::CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH)? != 0;
         let stream = || context.new_stream().during("creating a stream");
         let (stream, capture) = (stream()?, Mutex::new(stream()?));
-        Ok(Device { context, stream, capture, name, capability, arch, driver, multiprocessors, shared_bytes })
+        Ok(Device { context, stream, capture, name, capability, arch, driver, multiprocessors, shared_bytes, clusters })
     }
 
     /// Whether kernels of a graph may begin before those in front of them have ended: the code has to know of it, and the

@@ -3,7 +3,10 @@
 //! Grids are those of a plan's largest step; blocks beyond the step's own rows read its header and return.
 
 use crate::Arch;
-use crate::params::{Address, BLOCK_ROWS, Codes, GROUP, MAX_PARTS, Prepared, TILE_ROWS, kv_format, wanted};
+use crate::params::{
+    Address, BLOCK_ROWS, Codes, GROUP, MAX_PARTS, Prepared, SAMPLE_SHARE, TILE_ROWS, kv_format, wanted,
+};
+use crate::stream::Stream;
 use crate::weight::Shape;
 use onebit_ops::{Activations, KvFormat, OpError, PAGE_ROWS};
 use std::ops::Range;
@@ -17,13 +20,21 @@ pub(crate) struct Launch {
     pub threads: u32,
     /// Bytes of dynamic shared memory.
     pub shared: u32,
+    /// So many blocks that follow one another run together and see each other's shared memory; 1: each for itself.
+    pub cluster: u32,
 }
 
 /// Threads of blocks that have no reason for another number.
 const THREADS: usize = 256;
 
 fn launch(kernel: impl Into<String>, grid: [usize; 3], threads: usize) -> Launch {
-    Launch { kernel: kernel.into(), grid: grid.map(|n| n.max(1) as u32), threads: threads as u32, shared: 0 }
+    Launch {
+        kernel: kernel.into(),
+        grid: grid.map(|n| n.max(1) as u32),
+        threads: threads as u32,
+        shared: 0,
+        cluster: 1,
+    }
 }
 
 /// `embed` for up to `rows` rows.
@@ -64,7 +75,7 @@ const PROMPT_ROWS: usize = 128;
 // ---- products ------------------------------------------------------------------------------------------------------
 
 /// Most activation rows of one pass over a weight, without matrix units.
-const MOST_ROWS: usize = 8;
+pub(crate) const MOST_ROWS: usize = 8;
 
 /// Activation rows, and blocks of the weight, of one thread block of the kernels for more.
 const GROUPED_TILE: [usize; 2] = [32, 8];
@@ -86,11 +97,27 @@ const fn wide_shared(arch: Arch) -> u32 {
 
 /// Least records of a row that are cut into [`MOST_SLICES`].
 const LONG: usize = 48;
-const MOST_SLICES: usize = 16;
+pub(crate) const MOST_SLICES: usize = 16;
 
 /// Equal slices of a row, each summed up for itself: the order of a row's sum. A function of the width alone.
 pub(crate) fn slices(cols: usize) -> usize {
     if cols.div_ceil(GROUP) >= LONG { MOST_SLICES } else { MOST_SLICES / 2 }
+}
+
+/// A product as far as it decides which kernels run.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Product {
+    /// Most rows of activations.
+    pub rows: usize,
+    pub cols: usize,
+    pub activations: Activations,
+    /// Gate and up in one launch.
+    pub swiglu: bool,
+    pub arch: Arch,
+    /// Most bytes of shared memory of a thread block.
+    pub shared: u32,
+    /// Whether blocks can run in clusters.
+    pub clusters: bool,
 }
 
 /// The kernels of a part's product.
@@ -100,8 +127,8 @@ enum Kind {
     Lanes,
     /// Few rows, of integers, with scales of whole records.
     Quads,
-    /// The same on the matrix units, for codes of one bit.
-    Digits,
+    /// The same with codes of one bit, through shared memory to the matrix units.
+    Stream,
     /// Some tens of rows, on the matrix units with asynchronous copies.
     Batch,
     /// Many rows, on the matrix units.
@@ -111,13 +138,14 @@ enum Kind {
 }
 
 impl Kind {
-    fn of(shape: Shape, rows: usize, activations: Activations, arch: Arch) -> Kind {
-        let integers = shape.codes.is_packed() && activations != Activations::F32;
+    fn of(shape: Shape, product: &Product) -> Kind {
+        let integers = shape.codes.is_packed() && product.activations != Activations::F32;
         // Codes of 8 bits do not leave the matrix units the bit that nine-bit inputs need.
         if !integers || shape.codes == Codes::Bits8 {
             return Kind::Lanes;
         }
-        let digits = shape.codes == Codes::Bits1 && activations == Activations::I8G128 && arch >= Arch::Sm80;
+        let stream = shape.codes == Codes::Bits1 && product.activations == Activations::I8G128 && shape.plain;
+        let &Product { rows, arch, .. } = product;
         match rows {
             _ if rows > MOST_ROWS && !shape.plain => Kind::Grouped,
             // Codes of four bits have no room beside a batch.
@@ -126,18 +154,17 @@ impl Kind {
             }
             _ if rows > MOST_ROWS => Kind::Wide,
             _ if shape.group != GROUP => Kind::Lanes,
-            _ if digits => Kind::Digits,
+            _ if stream && Stream::of(product).is_some() => Kind::Stream,
             _ => Kind::Quads,
         }
     }
 }
 
 /// Bits of [`wanted`] for a weight with these parts: dense ones meet floats whatever the activations.
-pub(crate) fn prepared_kinds(shapes: &[Shape], rows: usize, activations: Activations, arch: Arch) -> u32 {
-    let of = |shape: &Shape| match activations {
+pub(crate) fn prepared_kinds(shapes: &[Shape], product: &Product) -> u32 {
+    let of = |shape: &Shape| match product.activations {
         Activations::I8G128 if shape.codes.is_packed() => {
-            let digits = Kind::of(*shape, rows, activations, arch) == Kind::Digits;
-            wanted::INT8 | if digits { wanted::PLANES } else { 0 }
+            wanted::INT8 | if Kind::of(*shape, product) == Kind::Stream { wanted::PLANES } else { 0 }
         }
         Activations::I9G128 if shape.codes.is_packed() => wanted::INT9,
         _ => wanted::FLOATS,
@@ -170,6 +197,7 @@ pub(crate) fn prepared(base: Address, rows: usize, cols: usize, kinds: u32) -> (
         sums: take(integers, padded / 32 * 4),
         cols: cols as u32,
         padded: padded as u32,
+        ..Prepared::default()
     };
     (out, end)
 }
@@ -185,20 +213,14 @@ pub(crate) fn prepare(rows: usize, cols: usize) -> Launch {
 /// Launches of one product, each for some consecutive parts of the weight, in order.
 ///
 /// With `swiglu` there must be two parts of one format and of equal rows ([`fuses_swiglu`]).
-pub(crate) fn linear(
-    rows: usize,
-    cols: usize,
-    parts: &[Shape],
-    activations: Activations,
-    swiglu: bool,
-    arch: Arch,
-) -> Vec<(Range<usize>, Launch)> {
+pub(crate) fn linear(parts: &[Shape], product: &Product) -> Vec<(Range<usize>, Launch)> {
+    let &Product { rows, cols, activations, swiglu, arch, .. } = product;
     let mut launches = Vec::new();
     let mut start = 0;
     while start < parts.len() {
         let codes = parts[start].codes;
-        let kind = Kind::of(parts[start], rows, activations, arch);
-        let alike = |part: &&Shape| part.codes == codes && Kind::of(**part, rows, activations, arch) == kind;
+        let kind = Kind::of(parts[start], product);
+        let alike = |part: &&Shape| part.codes == codes && Kind::of(**part, product) == kind;
         let same = parts[start..].iter().take(MAX_PARTS).take_while(alike).count();
         let range = start..start + same;
         let blocks = |parts: &[Shape]| parts.iter().map(|p| p.rows.div_ceil(BLOCK_ROWS)).sum::<usize>();
@@ -225,7 +247,12 @@ pub(crate) fn linear(
             match kind {
                 Kind::Lanes => tiled(format!("{name}{inputs}"), MOST_ROWS, THREADS),
                 Kind::Quads => tiled(format!("{name}{inputs}_quads"), MOST_ROWS / 2, warps),
-                Kind::Digits => tiled(format!("{name}_digits_quads"), MOST_ROWS, warps),
+                Kind::Stream => {
+                    let Some(stream) = Stream::of(product) else { unreachable!("found to stream") };
+                    let kernel = if swiglu { "stream_pair" } else { "stream" };
+                    let name = format!("linear_{name}_{kernel}_m{}", stream.tile);
+                    Launch { shared: stream.shared as u32, ..launch(name, [blocks, 1, 1], stream.threads) }
+                }
                 Kind::Grouped => large("grouped", blocks, GROUPED_TILE),
                 // A pair of tiles is half a block of gate and of up.
                 Kind::Wide => {
@@ -242,6 +269,32 @@ pub(crate) fn linear(
     }
     launches
 }
+
+/// Whether a product of these parts can round its results as the input of a product over `next`, and that one reads no other
+/// kind: both run as one launch of the streaming kernel, and every group of results has whole blocks.
+pub(crate) fn rounds(parts: &[Shape], product: &Product, next: &[Shape], after: &Product) -> bool {
+    let single = parts.len() == if product.swiglu { 2 } else { 1 };
+    let stream = |parts: &[Shape], product| parts.iter().all(|part| Kind::of(*part, product) == Kind::Stream);
+    single
+        && product.clusters
+        && parts[0].rows == after.cols
+        && parts[0].rows.is_multiple_of(GROUP)
+        && stream(parts, product)
+        && stream(next, after)
+}
+
+/// Whether a product of one row runs as one launch that can do a convolution of its results, a channel a row of the weight.
+pub(crate) fn convolves(parts: &[Shape], product: &Product) -> bool {
+    let stream = parts.iter().all(|part| Kind::of(*part, product) == Kind::Stream);
+    stream
+        && parts.len() <= MAX_PARTS
+        && !product.swiglu
+        && product.rows == 1
+        && Stream::of(product).is_some_and(|s| s.tile == 1)
+}
+
+/// Blocks that hold a group of results.
+pub(crate) const ROUNDING_CLUSTER: u32 = (GROUP / BLOCK_ROWS) as u32;
 
 /// Whether a weight of these parts can be gate and up of one fused launch.
 pub(crate) fn fuses_swiglu(parts: &[Shape]) -> bool {
@@ -297,6 +350,8 @@ const ROWS_A_BLOCK: usize = 4;
 /// Warps that `attention_rows` should have at least to fill a device.
 const FULL_DEVICE: usize = 2048;
 
+/// Query heads of one reading of the keys.
+const MOST_TOGETHER: usize = 4;
 /// Warps of `attention_tile`, rows of one of them by the padded dimension of a head, and the shared memory of a thread block.
 const TILE_WARPS: usize = 4;
 
@@ -334,6 +389,8 @@ pub(crate) struct AttentionLaunches {
     pub partials_bytes: usize,
     /// `AttentionParams::splits`.
     pub splits: u32,
+    /// Whether the results can become the input of a product at once.
+    pub rounds: bool,
 }
 
 /// What an attention op becomes.
@@ -358,9 +415,9 @@ pub(crate) fn attention(shape: AttentionShape) -> Result<AttentionLaunches, OpEr
     let splits = context.div_ceil(SPLIT_PAGES * PAGE_ROWS).max(1);
     // With little to do, a warp does one head: its own time is what counts then.
     let few = rows * heads * splits <= FEW_SPLITS;
-    let together = if few { 1 } else { group.next_power_of_two().min(4) };
+    let together = if few { 1 } else { group.div_ceil(group.div_ceil(MOST_TOGETHER)) };
     let passes = kv_heads * group.div_ceil(together);
-    let suffix = format!("{name}_d{}_h{together}", lane * 32);
+    let suffix = format!("{name}_d{}", lane * 32);
     let mut launches = vec![append];
     let mut partials_bytes = 0;
     let tiled = rows >= PROMPT_ROWS && arch >= Arch::Sm80;
@@ -370,16 +427,19 @@ pub(crate) fn attention(shape: AttentionShape) -> Result<AttentionLaunches, OpEr
         launches.push(Launch { shared: attention_tile_shared(dim) as u32, ..tile });
     }
     if !tiled && (splits == 1 || rows * passes < FULL_DEVICE) {
-        launches.push(launch(format!("attention_split_{suffix}"), [rows, passes, splits], 32 * SPLIT_PAGES));
+        let kernel = format!("attention_split_{suffix}_h{together}");
+        launches.push(launch(kernel, [rows, passes, splits], 32 * SPLIT_PAGES));
         if splits > 1 {
-            launches.push(launch("attention_combine", [rows, heads, 1], 64));
+            launches.push(launch("attention_combine", [rows, heads, 1], 256));
             partials_bytes = rows * heads * splits * (dim + 2) * 4;
         }
     } else {
         let grid = [rows.div_ceil(ROWS_A_BLOCK), passes, 1];
-        launches.push(launch(format!("attention_rows_{suffix}"), grid, 32 * ROWS_A_BLOCK));
+        launches.push(launch(format!("attention_rows_{suffix}_h{together}"), grid, 32 * ROWS_A_BLOCK));
     }
-    Ok(AttentionLaunches { launches, partials_bytes, splits: if tiled { 0 } else { splits as u32 } })
+    // The kernel that joins splits has all of a head in a block.
+    let rounds = partials_bytes > 0 && rows <= MOST_ROWS && dim.is_multiple_of(GROUP);
+    Ok(AttentionLaunches { launches, partials_bytes, splits: if tiled { 0 } else { splits as u32 }, rounds })
 }
 
 /// `heads_append_*`: a warp a row and head.
@@ -465,6 +525,16 @@ pub(crate) fn gated_delta(
     Ok((vec![make, launch(format!("delta_rows_k{width}"), grid, THREADS)], rows * row * size_of::<f32>()))
 }
 
+/// Whether the delta rule can make its results the input of a product at once, for its kernel has a whole head in a block.
+pub(crate) fn delta_rounds(rows: usize, key_dim: usize, value_dim: usize) -> bool {
+    rows <= MOST_ROWS && key_dim <= 128 && value_dim == GROUP
+}
+
+/// `gated_delta` that does so.
+pub(crate) fn gated_delta_rounds(rows: usize, heads: usize) -> Launch {
+    launch("gated_delta_k128_rounds", [1, heads, rows], 128)
+}
+
 /// Floats of one row of the delta rule's pending area: keys, values, log decay and beta of every value head (key heads
 /// are at most as many).
 pub(crate) fn pending_row(heads: usize, key_dim: usize, value_dim: usize) -> usize {
@@ -518,9 +588,10 @@ pub(crate) fn conv2d(pixels: usize, outputs: usize, codes: Codes) -> Launch {
 
 // ---- the choice of a token -----------------------------------------------------------------------------------------
 
-/// `sample` for up to `logits` rows; `SampleParams::scratch` holds `logits * vocab` words.
-pub(crate) fn sample(logits: usize) -> Launch {
-    launch("sample", [logits, 1, 1], 1024)
+/// `sample_scan` and `sample` for up to `logits` rows; `SampleParams::scratch` holds `logits * vocab` words.
+pub(crate) fn sample(logits: usize, vocab: usize) -> [Launch; 2] {
+    let scan = launch("sample_scan", [vocab.div_ceil(SAMPLE_SHARE), logits, 1], THREADS);
+    [scan, launch("sample", [logits, 1, 1], 1024)]
 }
 
 #[cfg(test)]
@@ -529,16 +600,20 @@ mod tests {
 
     const BINARY: Shape = Shape { codes: Codes::Bits1, group: 128, rows: 64, plain: true };
 
-    fn kernels(rows: usize, cols: usize, parts: &[Shape], kind: Activations, swiglu: bool, arch: Arch) -> Vec<Launch> {
-        linear(rows, cols, parts, kind, swiglu, arch).into_iter().map(|(_, launch)| launch).collect()
+    fn product(rows: usize, cols: usize, activations: Activations, swiglu: bool, arch: Arch) -> Product {
+        Product { rows, cols, activations, swiglu, arch, shared: 99 << 10, clusters: true }
+    }
+
+    fn kernels(parts: &[Shape], product: &Product) -> Vec<Launch> {
+        linear(parts, product).into_iter().map(|(_, launch)| launch).collect()
     }
 
     #[test]
     fn few_rows_take_the_matrix_units_where_they_take_bits() {
-        let name = |rows, kind, arch| kernels(rows, 4096, &[BINARY], kind, false, arch)[0].kernel.clone();
+        let name = |rows, kind, arch| kernels(&[BINARY], &product(rows, 4096, kind, false, arch))[0].kernel.clone();
         let (eight, nine) = (Activations::I8G128, Activations::I9G128);
-        assert_eq!(name(1, eight, Arch::Sm80), "linear_bits1_digits_quads_m1");
-        assert_eq!(name(5, eight, Arch::Sm90a), "linear_bits1_digits_quads_m8");
+        assert_eq!(name(1, eight, Arch::Sm80), "linear_bits1_stream_m1");
+        assert_eq!(name(5, eight, Arch::Sm90a), "linear_bits1_stream_m8");
         assert_eq!(name(1, eight, Arch::Sm75), "linear_bits1_i8_quads_m1");
         assert_eq!(name(5, nine, Arch::Sm90a), "linear_bits1_i9_quads_m4");
         assert_eq!(name(9, eight, Arch::Sm90a), "linear_bits1_i8_batch");
@@ -549,17 +624,17 @@ mod tests {
 
     #[test]
     fn scales_of_less_than_a_record_take_a_lane_a_row() {
-        let parts = [BINARY, Shape { group: 64, ..BINARY }, BINARY];
-        let all = kernels(2, 4096, &parts, Activations::I8G128, false, Arch::Sm90a);
+        let parts = [BINARY, Shape { group: 64, ..BINARY }, BINARY, Shape { plain: false, ..BINARY }];
+        let all = kernels(&parts, &product(2, 4096, Activations::I8G128, false, Arch::Sm90a));
         let names: Vec<&str> = all.iter().map(|launch| launch.kernel.as_str()).collect();
-        let digits = "linear_bits1_digits_quads_m2";
-        assert_eq!(names, [digits, "linear_bits1_i8_m2", digits]);
+        let stream = "linear_bits1_stream_m2";
+        assert_eq!(names, [stream, "linear_bits1_i8_m2", stream, "linear_bits1_i8_quads_m2"]);
     }
 
     #[test]
     fn a_warp_has_a_slice_as_far_as_a_block_has_warps() {
         let threads = |cols, parts: &[Shape], swiglu| {
-            kernels(1, cols, parts, Activations::I8G128, swiglu, Arch::Sm90a)[0].threads
+            kernels(parts, &product(1, cols, Activations::I9G128, swiglu, Arch::Sm90a))[0].threads
         };
         assert_eq!((slices(5120), slices(6144)), (8, 16));
         assert_eq!(threads(5120, &[BINARY], false), 256);

@@ -33,6 +33,7 @@ mod params;
 mod plan;
 mod repack;
 mod sources;
+mod stream;
 mod weight;
 
 pub use arch::Arch;

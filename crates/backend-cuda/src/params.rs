@@ -249,6 +249,12 @@ pub(crate) struct Prepared {
     pub scales: Address,
     /// Sums of 32 rounded values.
     pub sums: Address,
+    /// Sums of the squares of 32 values before they were multiplied with gains. Not null: `1 / rms` of the row, which they
+    /// give, is still to be taken into the scales. The values as they came are needed where squares leave the range of floats.
+    pub squares: Address,
+    pub raw: Address,
+    pub raw_stride: u32,
+    pub eps: f32,
     pub cols: u32,
     /// A multiple of GROUP.
     pub padded: u32,
@@ -359,6 +365,13 @@ pub(crate) struct LinearParams {
     pub part_count: u32,
     /// Equal slices of a row, summed up each for itself.
     pub slices: u32,
+    /// Where its results go rounded, as the input of the next product; `planes` null: nowhere.
+    pub next: Prepared,
+    /// What they are multiplied with before; null: nothing.
+    pub next_gain: Address,
+    /// Its first columns are the channels of a convolution of one row, which runs at once; `weight` null: none. Its view of
+    /// inputs is not looked at.
+    pub conv: ConvParams,
     pub parts: [Part; MAX_PARTS],
 }
 
@@ -382,6 +395,8 @@ pub(crate) struct AttentionParams {
     pub scale: f32,
     /// Splits of SPLIT_PAGES pages that the plan's context has.
     pub splits: u32,
+    /// What is made of the results at once, as a product's input, by the kernel that finishes them; `wanted` 0: nothing.
+    pub next: PrepareParams,
 }
 
 /// Of `heads_append_*`: what lies between a projection and attention.
@@ -463,9 +478,15 @@ pub(crate) struct DeltaParams {
     /// A value of `HeadMap`.
     pub map: u32,
     pub eps: f32,
+    /// Of `gated_delta_*_rounds`: what is made of its results. A view of them is not looked at.
+    pub next: PrepareParams,
 }
 
-/// Of `sample`.
+/// Logits that one block of `sample_scan` looks at, and the bytes of what it finds.
+pub(crate) const SAMPLE_SHARE: usize = 2048;
+pub(crate) const SAMPLE_SHARE_BYTES: usize = 24;
+
+/// Of `sample_scan` and `sample`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct SampleParams {
@@ -473,6 +494,8 @@ pub(crate) struct SampleParams {
     pub logits: View,
     /// A word for each logit.
     pub scratch: Address,
+    /// Of each row, one after another: what blocks find in [`SAMPLE_SHARE`] logits each, [`SAMPLE_SHARE_BYTES`].
+    pub shares: Address,
     pub sampled: Address,
 }
 /// Of `modulate` (a: scale, b: shift, of one row each) and `gated_add` (a: gate of one row, b: y).
@@ -564,23 +587,23 @@ const _: () = {
     assert!(size_of::<View>() == 24);
     assert!(size_of::<Residual>() == 8);
     assert!(size_of::<Part>() == 88);
-    assert!(size_of::<Prepared>() == 64);
+    assert!(size_of::<Prepared>() == 88);
     assert!(size_of::<EmbedParams>() == 824);
     assert!(size_of::<PointwiseParams>() == 72);
     assert!(size_of::<SelectRowsParams>() == 136);
     assert!(size_of::<NormParams>() == 80);
     assert!(size_of::<RopePair>() == 8);
     assert!(size_of::<RopeParams>() == 72);
-    assert!(size_of::<PrepareParams>() == 144);
-    assert!(size_of::<LinearParams>() == 824);
-    assert!(size_of::<AttentionParams>() == 216);
+    assert!(size_of::<PrepareParams>() == 168);
+    assert!(size_of::<LinearParams>() == 1120);
+    assert!(size_of::<AttentionParams>() == 384);
     assert!(size_of::<ConvParams>() == 176);
     assert!(size_of::<DeltaGatesParams>() == 88);
-    assert!(size_of::<DeltaParams>() == 296);
-    assert!(size_of::<HeadsParams>() == 272);
+    assert!(size_of::<DeltaParams>() == 464);
+    assert!(size_of::<HeadsParams>() == 440);
+    assert!(size_of::<SampleParams>() == 144);
     assert!(size_of::<MixParams>() == 96);
     assert!(size_of::<GroupNormParams>() == 80);
     assert!(size_of::<FullAttentionParams>() == 104);
     assert!(size_of::<Conv2dParams>() == 192);
-    assert!(size_of::<SampleParams>() == 136);
 };

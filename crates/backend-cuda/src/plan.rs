@@ -33,6 +33,8 @@ pub(crate) struct CudaPlan {
     placements: Vec<Placement>,
     arena: Buffer,
     scratch: Buffer,
+    /// Of one half of it.
+    scratch_bytes: usize,
     tables: Vec<(Arc<RopeTable>, Buffer)>,
     /// Numbers of rows of temporaries that have one of their own, in ascending order, and the same on the device.
     counts: (Vec<usize>, Buffer),
@@ -119,6 +121,8 @@ impl CudaPlan {
         let (placements, floats) = program.place();
         let scratch = program.ops.iter().map(|op| ops::scratch(op, &program, memory, device));
         let scratch = scratch.collect::<Result<Vec<_>, _>>()?.into_iter().max().unwrap_or(0);
+        let scratch_bytes = scratch.next_multiple_of(256);
+        let scratch = 2 * scratch_bytes;
         let arena = floats * size_of::<f32>();
         let layout = Layout::new(program.bucket, Capacity::first(program.bucket));
         device.require((arena + scratch + layout.bytes()) as u64, "a plan")?;
@@ -133,6 +137,7 @@ impl CudaPlan {
             placements,
             arena: Buffer::zeroed(device, arena, "the temporaries of a plan")?,
             scratch: Buffer::zeroed(device, scratch, "the scratch memory of a plan")?,
+            scratch_bytes,
             tables,
             counts: upload_counts(device, &program)?,
             work: Mutex::new(Work { layout, inputs, areas: 0, launched: Launched::Profiled(Vec::new()) }),
@@ -162,6 +167,7 @@ impl CudaPlan {
             placements: &self.placements,
             arena: self.arena.address(),
             scratch: self.scratch.address(),
+            scratch_bytes: self.scratch_bytes,
             step: layout.step(inputs),
             memory,
             areas,
@@ -195,13 +201,24 @@ impl CudaPlan {
 
     /// Launches a kernel; `chained` lets it begin while the one before it still runs, which it waits for by itself.
     fn launch(&self, call: &Call, stream: &CudaStream, chained: bool) -> Result<(), OpError> {
-        let crate::launch::Launch { kernel, grid, threads, shared } = &call.launch;
+        let crate::launch::Launch { kernel, grid, threads, shared, cluster } = &call.launch;
         let function = self.kernels.get(kernel, *shared)?;
         let mut params = [call.params.pointer()];
-        // SAFETY: every bit pattern of this structure of numbers is one of its values.
-        let mut attribute: sys::CUlaunchAttribute = unsafe { std::mem::zeroed() };
-        attribute.id = sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
-        attribute.value.programmaticStreamSerializationAllowed = 1;
+        let mut attributes = Vec::with_capacity(2);
+        if chained {
+            // SAFETY: every bit pattern of this structure of numbers is one of its values.
+            let mut attribute: sys::CUlaunchAttribute = unsafe { std::mem::zeroed() };
+            attribute.id = sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+            attribute.value.programmaticStreamSerializationAllowed = 1;
+            attributes.push(attribute);
+        }
+        if *cluster > 1 {
+            // SAFETY: as above.
+            let mut attribute: sys::CUlaunchAttribute = unsafe { std::mem::zeroed() };
+            attribute.id = sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+            attribute.value.clusterDim = sys::CUlaunchAttributeValue_union__bindgen_ty_1 { x: *cluster, y: 1, z: 1 };
+            attributes.push(attribute);
+        }
         let config = sys::CUlaunchConfig {
             gridDimX: grid[0],
             gridDimY: grid[1],
@@ -211,11 +228,11 @@ impl CudaPlan {
             blockDimZ: 1,
             sharedMemBytes: *shared,
             hStream: stream.cu_stream(),
-            attrs: &raw mut attribute,
-            numAttrs: u32::from(chained),
+            attrs: attributes.as_mut_ptr(),
+            numAttrs: attributes.len() as u32,
         };
         // SAFETY: the kernel takes exactly one structure, of the type that its op's module made for it; the addresses in it
-        // were taken from buffers that the plan, its weights and its cache own. Attribute and structure live until the
+        // were taken from buffers that the plan, its weights and its cache own. Attributes and structure live until the
         // call returns.
         unsafe {
             sys::cuLaunchKernelEx(&raw const config, function.cu_function(), params.as_mut_ptr(), std::ptr::null_mut())

@@ -21,6 +21,7 @@ pub(crate) static HEADERS: &[File] = &files![
     "attention.cuh",
     "attention_tile.cuh",
     "common.cuh",
+    "conv.cuh",
     "delta.cuh",
     "intrinsics.cuh",
     "kv.cuh",
@@ -28,9 +29,11 @@ pub(crate) static HEADERS: &[File] = &files![
     "linear_batch.cuh",
     "linear_grouped.cuh",
     "linear_quads.cuh",
+    "linear_stream.cuh",
     "linear_tiles.cuh",
     "linear_wide.cuh",
     "params.cuh",
+    "rounding.cuh",
 ];
 
 /// Files that become a module each.
@@ -60,6 +63,7 @@ pub(crate) static MODULES: &[File] = &files![
     "linear_dense.cu",
     "linear_grouped.cu",
     "linear_quads.cu",
+    "linear_stream.cu",
     "linear_wide.cu",
     "norm.cu",
     "pointwise.cu",

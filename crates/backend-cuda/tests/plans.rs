@@ -68,10 +68,10 @@ fn record(backend: &dyn Backend, bucket: Bucket, kind: Activations) -> onebit_op
 
     let y = rec.norm_linear(x, &norm, &mixed, kind);
     let part = |i: usize| -> View { y.columns(i * HIDDEN..(i + 1) * HIDDEN) };
-    let v = rec.conv_silu(part(2), &taps, 4, 0).split(HEADS);
+    let v = rec.conv_silu(part(0), &taps, 4, 0).split(HEADS);
     let g = rec.norm_linear(x, &norm, &gates, kind);
     let gates = rec.delta_gates(g.columns(0..HEADS), g.columns(HEADS..2 * HEADS), &rate, &bias);
-    let qk = [part(0).split(HEADS), part(1).split(HEADS)];
+    let qk = [part(1).split(HEADS), part(2).split(HEADS)];
     let read = rec.gated_delta([qk[0], qk[1], v], gates, HeadMap::Grouped, EPS, 0);
     let read = View { heads: 1, dim: HIDDEN, stride: HIDDEN, ..read };
     let y = rec.linear_add(read, &down, kind, x);

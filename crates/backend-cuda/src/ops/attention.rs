@@ -4,7 +4,7 @@ use super::{Call, Frame};
 use crate::Arch;
 use crate::cache::Memory;
 use crate::launch::{self, AttentionLaunches, AttentionShape, Launch};
-use crate::params::{AttentionParams, HeadsParams};
+use crate::params::{AttentionParams, HeadsParams, PrepareParams};
 use onebit_ops::{Bucket, OpError, Tensor, View};
 
 fn launches(bucket: Bucket, q: View, k: View, memory: &Memory, arch: Arch) -> Result<AttentionLaunches, OpError> {
@@ -24,30 +24,37 @@ pub(super) fn scratch(bucket: Bucket, q: View, k: View, memory: &Memory, arch: A
     Ok(launches(bucket, q, k, memory, arch)?.partials_bytes)
 }
 
-pub(super) fn calls(
-    frame: &Frame<'_>,
-    qkv: [View; 3],
-    layer: usize,
-    scale: f32,
-    out: Tensor,
-) -> Result<Vec<Call>, OpError> {
-    let (launches, params) = prepare(frame, qkv, layer, scale, out)?;
+/// Whether an attention op can make its results the input of a product at once.
+pub(super) fn rounds(frame: &Frame<'_>, q: View, k: View) -> Result<bool, OpError> {
+    Ok(launches(frame.bucket, q, k, frame.memory, frame.device.arch)?.rounds)
+}
+
+/// One layer's attention.
+#[derive(Clone, Copy)]
+pub(super) struct Attention {
+    pub qkv: [View; 3],
+    pub layer: usize,
+    pub scale: f32,
+    pub out: Tensor,
+    /// What is made of the results at once, as a product's input; they are written nowhere then.
+    pub next: Option<PrepareParams>,
+}
+
+pub(super) fn calls(frame: &Frame<'_>, op: Attention) -> Result<Vec<Call>, OpError> {
+    let (launches, params) = prepare(frame, op)?;
     Ok(launches.into_iter().map(|launch| Call::new(launch, params)).collect())
 }
 
 /// The same behind a projection whose queries, keys and values are `raw`: the first kernel norms, turns and appends them,
-/// and leaves the queries in `q`.
+/// and leaves the queries in `op`'s.
 pub(super) fn with_heads(
     frame: &Frame<'_>,
     raw: [View; 3],
-    q: View,
     heads: HeadsParams,
-    layer: usize,
-    scale: f32,
-    out: Tensor,
+    op: Attention,
 ) -> Result<Vec<Call>, OpError> {
-    let [q_raw, k, v] = raw;
-    let (launches, params) = prepare(frame, [q, k, v], layer, scale, out)?;
+    let ([q_raw, k, v], q) = (raw, op.qkv[0]);
+    let (launches, params) = prepare(frame, Attention { qkv: [q, k, v], ..op })?;
     let attention = AttentionParams { q: frame.view(q_raw), ..params };
     let first = launch::heads_append(frame.bucket.rows, q.heads + 2 * k.heads, frame.memory.spec().kv.format);
     let rest = launches.into_iter().skip(1).map(|launch| Call::new(launch, params));
@@ -55,13 +62,8 @@ pub(super) fn with_heads(
 }
 
 /// The launches, and what all of them are handed.
-fn prepare(
-    frame: &Frame<'_>,
-    [q, k, v]: [View; 3],
-    layer: usize,
-    scale: f32,
-    out: Tensor,
-) -> Result<(Vec<Launch>, AttentionParams), OpError> {
+fn prepare(frame: &Frame<'_>, op: Attention) -> Result<(Vec<Launch>, AttentionParams), OpError> {
+    let Attention { qkv: [q, k, v], layer, scale, out, next } = op;
     let AttentionLaunches { launches, splits, .. } = launches(frame.bucket, q, k, frame.memory, frame.device.arch)?;
     let (pages, page_bytes) = frame.memory.pages(layer);
     let params = AttentionParams {
@@ -77,6 +79,7 @@ fn prepare(
         format: launch::kv_format(frame.memory.spec().kv.format),
         scale,
         splits,
+        next: next.unwrap_or_default(),
     };
     Ok((launches, params))
 }

@@ -1,10 +1,13 @@
 //! Neighbouring ops that run as fewer kernels. What lies between them is then never written, so only results that nothing
 //! else reads are left out. The results have the same bits as those of the ops one by one.
 
-use super::linear::Linear;
+use super::attention::Attention;
+use super::linear::{Linear, Place};
 use super::{Call, Frame, attention, calls, linear, recurrent};
-use crate::params::{self, GROUP};
-use onebit_ops::{Op, OpError, Program, Tensor, View};
+use crate::launch;
+use crate::params::{self, Address, GROUP, PrepareParams};
+use crate::weight::resident;
+use onebit_ops::{Epilogue, Op, OpError, Program, Tensor, View};
 
 /// The launches of every op, in order; none for an op that a later one does with its own.
 ///
@@ -14,11 +17,40 @@ pub(crate) fn launches(program: &Program, frame: &Frame<'_>) -> Result<Vec<Vec<C
     let ops = &program.ops;
     let fuse = Fuse { frame, readers: readers(program) };
     let mut all: Vec<Vec<Call>> = Vec::with_capacity(ops.len());
+    let mut place = Place::default();
+    // Whether the product in front did the convolution, or made the only row's choice needless.
+    let (mut convolved, mut selected) = (false, false);
     for (at, op) in ops.iter().enumerate() {
         let (left_out, calls) = match op {
-            Op::Linear { .. } if fuse.input(&ops[..at], op) => (1, fuse.linear(&ops[at - 1], op)?),
-            Op::GatedDelta { .. } if fuse.gates(&ops[..at], op) => (1, fuse.delta(&ops[at - 1], op)?),
-            Op::Attention { .. } if fuse.heads(&ops[..at], op) => (4, fuse.attention(&ops[at - 4..at], op)?),
+            Op::Linear { .. } => {
+                let made = fuse.input(&ops[..at], op);
+                let linear = fuse.linear(made.then(|| &ops[at - 1]), op);
+                place.next = fuse.rounds(&linear, &ops[at + 1..], 1 - place.half)?;
+                selected = place.next.is_some() && matches!(ops[at + 1], Op::SelectRows { .. });
+                place.conv = ops.get(at + 1).map_or(Ok(None), |next| fuse.convolves(&linear, next))?;
+                convolved = place.conv.is_some();
+                let calls = linear::calls(frame, &linear, place)?;
+                place = Place { half: 1 - place.half, given: place.next.map(|next| next.x), ..Place::default() };
+                (usize::from(made), calls)
+            }
+            Op::ConvSilu { .. } if std::mem::take(&mut convolved) => (0, Vec::new()),
+            Op::SelectRows { .. } if std::mem::take(&mut selected) => (0, Vec::new()),
+            Op::GatedDelta { .. } => {
+                let made = fuse.gates(&ops[..at], op);
+                let next = fuse.rounds_delta(&ops[at..], place.half)?;
+                place.given = next.map(|next| next.out);
+                (usize::from(made), fuse.delta(made.then(|| &ops[at - 1]), op, next)?)
+            }
+            Op::Attention { .. } => {
+                // What attention keeps for itself lies in the first half of the scratch memory.
+                place.half = 1;
+                let next = fuse.rounds_attention(&ops[at..], place.half)?;
+                place.given = next.map(|next| next.out);
+                match fuse.heads(&ops[..at], op) {
+                    true => (4, fuse.attention_with_heads(&ops[at - 4..at], op, next)?),
+                    false => (0, attention::calls(frame, fuse.attention(op, next))?),
+                }
+            }
             _ => (0, calls(op, frame)?),
         };
         let len = all.len();
@@ -69,20 +101,76 @@ impl Fuse<'_> {
         }
     }
 
-    fn linear(&self, maker: &Op, op: &Op) -> Result<Vec<Call>, OpError> {
-        let Op::Linear { weight, activations, epilogue, out, .. } = op else { unreachable!("found as a product") };
+    /// A product with its input, which `maker` may be a part of.
+    fn linear<'b>(&self, maker: Option<&'b Op>, op: &'b Op) -> Linear<'b> {
+        let Op::Linear { x, norm, weight, activations, epilogue, out } = op else { unreachable!("found as a product") };
         let blocks = |z: View, x: View| View { heads: x.heads, dim: x.dim, stride: x.dim, ..z };
-        let input = match maker {
-            Op::SigmoidMul { x, gate, .. } => linear::Input::Sigmoid { x: *x, gate: *gate },
-            Op::GatedNorm { x, z, norm, .. } => {
+        let input = match (maker, norm) {
+            (Some(Op::SigmoidMul { x, gate, .. }), _) => linear::Input::Sigmoid { x: *x, gate: *gate },
+            (Some(Op::GatedNorm { x, z, norm, .. }), _) => {
                 // A gate that was recorded as one stretch is read in the blocks of `x`.
                 let z = if z.heads == x.heads { *z } else { blocks(*z, *x) };
                 linear::Input::GatedNorm { x: *x, gate: z, norm }
             }
-            _ => unreachable!("found as the maker of an input"),
+            (_, Some(norm)) => linear::Input::Norm { x: *x, norm },
+            (_, None) => linear::Input::Plain(*x),
         };
-        let (weight, out) = (weight, *out);
-        linear::calls(self.frame, &Linear { input, weight, activations: *activations, epilogue: *epilogue, out })
+        Linear { input, weight, activations: *activations, epilogue: *epilogue, out: *out }
+    }
+
+    /// Whether a product can round its results as the input of the op behind it, a product, and what that takes: then nothing
+    /// lies between the two. Where there is but one row, a choice of rows may.
+    fn rounds(&self, op: &Linear<'_>, behind: &[Op], half: usize) -> Result<Option<linear::Next>, OpError> {
+        let bucket = self.frame.bucket;
+        let (chosen, next) = match behind {
+            [Op::SelectRows { x, out }, next, ..] if bucket.rows == 1 && bucket.logits == 1 => (Some((x, *out)), next),
+            [next, ..] => (None, next),
+            [] => return Ok(None),
+        };
+        let Op::Linear { x, norm, weight, activations, epilogue, .. } = next else { return Ok(None) };
+        let info = self.frame.info(op.out);
+        let whole = |x: View| x.tensor == op.out && x.offset == 0 && x.is_contiguous() && x.cols() == info.cols;
+        match chosen {
+            Some((read, out)) if !whole(*read) || !self.is_all_of(*x, out) => return Ok(None),
+            None if !whole(*x) => return Ok(None),
+            _ => {}
+        }
+        let device = self.frame.device;
+        let (rows, _) = self.frame.rows(op.out);
+        let parts = [resident(op.weight, device)?, resident(weight, device)?];
+        let product = linear::product(rows, op.weight, parts[0], op.activations, op.epilogue, device);
+        let after = linear::product(rows, weight, parts[1], *activations, *epilogue, device);
+        if !launch::rounds(&parts[0].shapes, &product, &parts[1].shapes, &after) {
+            return Ok(None);
+        }
+        let (mut prepared, end) = linear::prepared(self.frame.half(half), parts[1], &after);
+        let Some(norm) = norm else {
+            let kept = self.readers[op.out.0 as usize] > 1;
+            return Ok(Some(linear::Next { x: prepared, gain: 0, kept }));
+        };
+        prepared.squares = self.frame.half(half) + end as Address;
+        prepared.raw = self.frame.place(op.out);
+        prepared.raw_stride = self.frame.cols(op.out);
+        prepared.eps = norm.eps;
+        Ok(Some(linear::Next { x: prepared, gain: self.frame.vector(&norm.gain)?, kept: true }))
+    }
+
+    /// A convolution behind a product of one row that the product can do.
+    fn convolves(&self, op: &Linear<'_>, next: &Op) -> Result<Option<params::ConvParams>, OpError> {
+        let Op::ConvSilu { x, weight, kernel, layer, out } = next else { return Ok(None) };
+        let device = self.frame.device;
+        let (rows, _) = self.frame.rows(op.out);
+        let parts = resident(op.weight, device)?;
+        let product = linear::product(rows, op.weight, parts, op.activations, op.epilogue, device);
+        // Blocks of the product read its inputs while others write the convolution's results.
+        let residual = if let Epilogue::Residual(view) = op.epilogue { Some(view) } else { None };
+        let apart = |view: &View| !self.meets(*view, *out);
+        let first = x.tensor == op.out && x.offset == 0 && x.is_contiguous();
+        if !first || !launch::convolves(&parts.shapes, &product) || !op.input.views().iter().chain(&residual).all(apart)
+        {
+            return Ok(None);
+        }
+        recurrent::conv_params(self.frame, *x, weight, *kernel, *layer, *out).map(Some)
     }
 
     /// Gates that the delta rule can make for itself.
@@ -100,15 +188,33 @@ impl Fuse<'_> {
             && !self.meets(*b, *out)
     }
 
-    fn delta(&self, maker: &Op, op: &Op) -> Result<Vec<Call>, OpError> {
-        let (Op::GatedDelta { q, k, v, map, eps, layer, out, .. }, Op::DeltaGates { a, b, decay_rate, dt_bias, .. }) =
-            (op, maker)
-        else {
-            unreachable!("found as a delta rule with its gates")
+    /// A delta rule with its gates, which `maker` may make.
+    fn delta(&self, maker: Option<&Op>, op: &Op, next: Option<PrepareParams>) -> Result<Vec<Call>, OpError> {
+        let Op::GatedDelta { q, k, v, log_decay, beta, map, eps, layer, out } = op else {
+            unreachable!("found as a delta rule")
         };
-        let gates = recurrent::Gates::Made { a: *a, b: *b, decay_rate, dt_bias };
-        let op = recurrent::Delta { qkv: [*q, *k, *v], gates, map: *map, eps: *eps, layer: *layer, out: *out };
+        let gates = match maker {
+            Some(Op::DeltaGates { a, b, decay_rate, dt_bias, .. }) => {
+                recurrent::Gates::Made { a: *a, b: *b, decay_rate, dt_bias }
+            }
+            _ => recurrent::Gates::Given([*log_decay, *beta]),
+        };
+        let op = recurrent::Delta { qkv: [*q, *k, *v], gates, map: *map, eps: *eps, layer: *layer, out: *out, next };
         recurrent::gated_delta(self.frame, &op)
+    }
+
+    /// Where a gated norm and a product follow a delta rule, and few rows: its results as the input of the product.
+    fn rounds_delta(&self, ops: &[Op], half: usize) -> Result<Option<PrepareParams>, OpError> {
+        let [Op::GatedDelta { k, v, out, .. }, norm @ Op::GatedNorm { x, .. }, product @ Op::Linear { .. }, ..] = ops
+        else {
+            return Ok(None);
+        };
+        let heads = self.is_all_of(*x, *out) && x.heads == v.heads && x.dim == v.dim;
+        let few = launch::delta_rounds(self.frame.bucket.rows, k.dim, v.dim);
+        if !heads || !few || !self.input(&ops[..2], product) {
+            return Ok(None);
+        }
+        Ok(Some(linear::preparation(self.frame, &self.linear(Some(norm), product), half)?.0))
     }
 
     /// Queries and keys that are normed and turned before attention: one kernel does it and fills the pages.
@@ -137,7 +243,30 @@ impl Fuse<'_> {
             && ![*q_raw, *k_raw, *v].iter().any(|raw| self.meets(*raw, *q_out))
     }
 
-    fn attention(&self, before: &[Op], op: &Op) -> Result<Vec<Call>, OpError> {
+    fn attention(&self, op: &Op, next: Option<PrepareParams>) -> Attention {
+        let Op::Attention { q, k, v, layer, scale, out } = op else { unreachable!("found as attention") };
+        Attention { qkv: [*q, *k, *v], layer: *layer, scale: *scale, out: *out, next }
+    }
+
+    /// Where a product follows attention, perhaps behind a gate, and few rows: the results as the product's input.
+    fn rounds_attention(&self, ops: &[Op], half: usize) -> Result<Option<PrepareParams>, OpError> {
+        let (maker, product) = match ops {
+            [_, gate @ Op::SigmoidMul { .. }, product, ..] if self.input(&ops[..2], product) => (Some(gate), product),
+            [_, product, ..] => (None, product),
+            _ => return Ok(None),
+        };
+        let (Op::Attention { q, k, out, .. }, Op::Linear { x, norm: None, .. }) = (&ops[0], product) else {
+            return Ok(None);
+        };
+        let read = if let Some(Op::SigmoidMul { x, .. }) = maker { x } else { x };
+        if !self.is_all_of(*read, *out) || !attention::rounds(self.frame, *q, *k)? {
+            return Ok(None);
+        }
+        let linear = self.linear(maker, product);
+        Ok(Some(linear::preparation(self.frame, &linear, half)?.0))
+    }
+
+    fn attention_with_heads(&self, before: &[Op], op: &Op, next: Option<PrepareParams>) -> Result<Vec<Call>, OpError> {
         let (
             [
                 Op::RmsNorm { x: q_raw, norm: q_norm, .. },
@@ -145,7 +274,7 @@ impl Fuse<'_> {
                 Op::Rope { table, .. },
                 _,
             ],
-            Op::Attention { q, v, layer, scale, out, .. },
+            Op::Attention { q, v, .. },
         ) = (before, op)
         else {
             unreachable!("found as attention with its heads")
@@ -163,6 +292,6 @@ impl Fuse<'_> {
             q_stride: frame.cols(q.tensor),
             ..params::HeadsParams::default()
         };
-        attention::with_heads(frame, [*q_raw, *k_raw, *v], *q, heads, *layer, *scale, *out)
+        attention::with_heads(frame, [*q_raw, *k_raw, *v], heads, self.attention(op, next))
     }
 }

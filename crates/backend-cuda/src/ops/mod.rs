@@ -52,8 +52,10 @@ pub(crate) struct Frame<'a> {
     pub placements: &'a [Placement],
     /// First byte of the temporaries.
     pub arena: Address,
-    /// First byte of memory that one op uses for itself.
+    /// First byte of memory that one op uses for itself; behind it lies as much again, for what one op leaves to the next.
     pub scratch: Address,
+    /// Bytes of one half of that memory.
+    pub scratch_bytes: usize,
     /// The step's arrays.
     pub step: params::Step,
     pub memory: &'a Memory,
@@ -84,6 +86,11 @@ impl Frame<'_> {
     /// First byte of a temporary.
     fn place(&self, tensor: Tensor) -> Address {
         self.arena + (self.placements[tensor.0 as usize].offset * size_of::<f32>()) as Address
+    }
+
+    /// First byte of a half of the scratch memory: 0 or 1.
+    fn half(&self, half: usize) -> Address {
+        self.scratch + (half * self.scratch_bytes) as Address
     }
 
     /// Columns of a temporary.
@@ -145,14 +152,7 @@ fn calls(op: &Op, frame: &Frame<'_>) -> Result<Vec<Call>, OpError> {
         Op::Embed { table, out } => simple::embed(frame, table, *out),
         Op::RmsNorm { x, norm, out } => simple::norm(frame, "rms_norm", *x, None, norm, *out),
         Op::GatedNorm { x, z, norm, out } => simple::norm(frame, "gated_norm", *x, Some(*z), norm, *out),
-        Op::Linear { x, norm, weight, activations, epilogue, out } => {
-            let input = match norm {
-                Some(norm) => linear::Input::Norm { x: *x, norm },
-                None => linear::Input::Plain(*x),
-            };
-            let op = linear::Linear { input, weight, activations: *activations, epilogue: *epilogue, out: *out };
-            linear::calls(frame, &op)
-        }
+        Op::Linear { .. } => unreachable!("with its neighbours: see `fuse`"),
         Op::Add { a, b, out } => Ok(simple::zip(frame, "add", *a, *b, *out)),
         Op::SwiGlu { gate, up, out } => Ok(simple::zip(frame, "swiglu", *gate, *up, *out)),
         Op::SigmoidMul { x, gate, out } => Ok(simple::zip(frame, "sigmoid_mul", *x, *gate, *out)),
@@ -161,21 +161,11 @@ fn calls(op: &Op, frame: &Frame<'_>) -> Result<Vec<Call>, OpError> {
         Op::DeltaGates { a, b, decay_rate, dt_bias, log_decay, beta } => {
             simple::delta_gates(frame, [*a, *b], [decay_rate, dt_bias], [*log_decay, *beta])
         }
-        Op::Attention { q, k, v, layer, scale, out } => attention::calls(frame, [*q, *k, *v], *layer, *scale, *out),
+        Op::Attention { .. } => unreachable!("with its neighbours: see `fuse`"),
         Op::ConvSilu { x, weight, kernel, layer, out } => {
             recurrent::conv_silu(frame, *x, weight, *kernel, *layer, *out)
         }
-        Op::GatedDelta { q, k, v, log_decay, beta, map, eps, layer, out } => {
-            let op = recurrent::Delta {
-                qkv: [*q, *k, *v],
-                gates: recurrent::Gates::Given([*log_decay, *beta]),
-                map: *map,
-                eps: *eps,
-                layer: *layer,
-                out: *out,
-            };
-            recurrent::gated_delta(frame, &op)
-        }
+        Op::GatedDelta { .. } => unreachable!("with its neighbours: see `fuse`"),
         Op::Sample { logits } => Ok(simple::sample(frame, *logits)),
         Op::Modulate { x, scale, shift, eps, out } => {
             Ok(image::mix(frame, "modulate", [*x, *scale, *shift], *eps, *out))

@@ -2,7 +2,7 @@
 
 use super::{Call, Frame};
 use crate::launch::{self, Launch};
-use crate::params::{ConvParams, DeltaParams, head_map};
+use crate::params::{ConvParams, DeltaParams, PrepareParams, head_map};
 use onebit_ops::{HeadMap, OpError, Tensor, Vector, View};
 
 pub(super) fn conv_silu(
@@ -13,9 +13,22 @@ pub(super) fn conv_silu(
     layer: usize,
     out: Tensor,
 ) -> Result<Vec<Call>, OpError> {
+    let params = conv_params(frame, x, weight, kernel, layer, out)?;
+    Ok(vec![Call::new(launch::conv_silu(frame.bucket.rows, x.cols(), kernel)?, params)])
+}
+
+/// What a convolution is handed.
+pub(super) fn conv_params(
+    frame: &Frame<'_>,
+    x: View,
+    weight: &Vector,
+    kernel: usize,
+    layer: usize,
+    out: Tensor,
+) -> Result<ConvParams, OpError> {
     let windows = frame.memory.windows(layer)?;
     let pending = frame.memory.pending_inputs(frame.areas, layer)?;
-    let params = ConvParams {
+    Ok(ConvParams {
         step: frame.step,
         x: frame.view(x),
         weight: frame.vector(weight)?,
@@ -26,8 +39,7 @@ pub(super) fn conv_silu(
         pending_stride: pending.stride,
         kernel: kernel as u32,
         out_stride: frame.cols(out),
-    };
-    Ok(vec![Call::new(launch::conv_silu(frame.bucket.rows, x.cols(), kernel)?, params)])
+    })
 }
 
 /// What the delta rule decays and learns by.
@@ -45,6 +57,8 @@ pub(super) struct Delta<'a> {
     pub eps: f32,
     pub layer: usize,
     pub out: Tensor,
+    /// What is made of the results at once, as a product's input; they are written nowhere then.
+    pub next: Option<PrepareParams>,
 }
 
 fn launches(rows: usize, k: View, v: View) -> Result<(Vec<Launch>, usize), OpError> {
@@ -86,7 +100,11 @@ pub(super) fn gated_delta(frame: &Frame<'_>, op: &Delta<'_>) -> Result<Vec<Call>
             HeadMap::Tiled => head_map::TILED,
         },
         eps: op.eps,
+        next: op.next.unwrap_or_default(),
     };
-    let (launches, _) = launches(frame.bucket.rows, k, v)?;
+    let launches = match op.next {
+        Some(_) => vec![launch::gated_delta_rounds(frame.bucket.rows, v.heads)],
+        None => launches(frame.bucket.rows, k, v)?.0,
+    };
     Ok(launches.into_iter().map(|launch| Call::new(launch, params)).collect())
 }

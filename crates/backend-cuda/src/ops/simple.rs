@@ -3,8 +3,8 @@
 use super::{Call, Frame};
 use crate::launch;
 use crate::params::{
-    DeltaGatesParams, EmbedParams, MAX_PARTS, NormParams, Part, PointwiseParams, RopeParams, SampleParams,
-    SelectRowsParams,
+    Address, DeltaGatesParams, EmbedParams, MAX_PARTS, NormParams, Part, PointwiseParams, RopeParams, SAMPLE_SHARE,
+    SAMPLE_SHARE_BYTES, SampleParams, SelectRowsParams,
 };
 use crate::weight::resident;
 use onebit_ops::{Norm, OpError, RopeTable, Tensor, Vector, View, Weight};
@@ -105,19 +105,25 @@ pub(super) fn select_rows(frame: &Frame<'_>, x: View, out: Tensor) -> Vec<Call> 
     vec![Call::new(launch::pointwise("select_rows", most, x.cols()), params)]
 }
 
-/// Bytes for the logits as they are worked on.
+/// Bytes for the keys of the logits, and for what is found in the shares.
 pub(super) fn sample_scratch(rows: usize, logits: View) -> usize {
-    rows * logits.cols() * size_of::<f32>()
+    sample_keys(rows, logits) + rows * logits.cols().div_ceil(SAMPLE_SHARE) * SAMPLE_SHARE_BYTES
+}
+
+fn sample_keys(rows: usize, logits: View) -> usize {
+    (rows * logits.cols() * size_of::<f32>()).next_multiple_of(16)
 }
 
 pub(super) fn sample(frame: &Frame<'_>, logits: View) -> Vec<Call> {
+    let rows = frame.bucket.logits;
     let params = SampleParams {
         step: frame.step,
         logits: frame.view(View { heads: 1, dim: logits.cols(), stride: logits.cols(), ..logits }),
         scratch: frame.scratch,
+        shares: frame.scratch + sample_keys(rows, logits) as Address,
         sampled: frame.memory.sampled().address(),
     };
-    vec![Call::new(launch::sample(frame.bucket.logits), params)]
+    launch::sample(rows, logits.cols()).map(|launch| Call::new(launch, params)).into()
 }
 
 pub(super) fn rope(frame: &Frame<'_>, x: View, table: &Arc<RopeTable>, out: Tensor) -> Result<Vec<Call>, OpError> {

@@ -1,0 +1,9 @@
+// Products of up to eight rows of integers of 8 bits with 1-bit codes.
+#include "linear_stream.cuh"
+
+#ifdef BIT_PIECES
+LINEAR_STREAM(1)
+LINEAR_STREAM(2)
+LINEAR_STREAM(4)
+LINEAR_STREAM(8)
+#endif

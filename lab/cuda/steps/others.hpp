@@ -1,0 +1,200 @@
+// The kernels between the products.
+#pragma once
+
+namespace {
+
+// One row of one sequence behind `past` tokens.
+Step one_row(u32 past) {
+    Step s;
+    std::memset(&s, 0, sizeof(s));
+    s.header = pointer<StepHeader>(upload(std::vector<StepHeader>{{1, 1, 1, 1}}));
+    s.tokens = pointer<u32>(upload(std::vector<u32>{17}));
+    s.carried = pointer<u32>(upload(std::vector<u32>{NONE}));
+    s.positions = pointer<u32>(upload(std::vector<u32>{past, past, past}));
+    s.row_segment = pointer<u32>(upload(std::vector<u32>{0}));
+    s.logit_rows = pointer<u32>(upload(std::vector<u32>{0}));
+    s.segments = pointer<Segment>(upload(std::vector<Segment>{{0, 1, past, 0, 0, 0, 0, 0, 0}}));
+    s.tiles = pointer<Tile>(upload(std::vector<Tile>{{0, 0}}));
+    std::vector<u32> pages(past / 64 + 1);
+    for (u32 i = 0; i < pages.size(); ++i) pages[i] = i;
+    s.pages = pointer<u32>(upload(pages));
+    Draw draw;
+    std::memset(&draw, 0, sizeof(draw));
+    draw.top_p = 1.0f;
+    draw.mask_first = NONE;
+    s.draws = pointer<Draw>(upload(std::vector<Draw>{draw}));
+    return s;
+}
+
+void line(const char* what, u32 n, const std::function<void(u32)>& one) {
+    const double us = replay([&] {
+        for (u32 i = 0; i < n; ++i) one(i);
+    }) / n;
+    std::printf("%-44s %.2f us\n", what, us);
+    std::fflush(stdout);
+}
+
+View view(Bytes at, u32 stride, u32 heads, u32 dim) { return {pointer<float>(at), stride, heads, dim, dim}; }
+
+void time_attention(const char* model, u32 heads, u32 kv_heads, u32 dim, u32 past, u32 layers) {
+    const Step step = one_row(past);
+    const u32 splits = (past + 1 + 255) / 256, width = (heads + 2 * kv_heads) * dim;
+    const u64 page_bytes = u64(2) * kv_heads * 64 * dim * 2;
+    const u32 pages = past / 64 + 1;
+    std::vector<u16> halves(1 << 20);
+    for (u16& h : halves) h = u16((random_word() & 0x8000) | 13 << 10 | (random_word() & 1023));
+    const Bytes cache = allocate(page_bytes * pages * layers);
+    for (u64 done = 0; done < page_bytes * pages * layers; done += halves.size() * 2) {
+        CALL(cuMemcpyHtoD, cache + done, halves.data(), std::min<u64>(halves.size() * 2, page_bytes * pages * layers - done));
+    }
+    const Bytes qkv = upload(floats(width)), q = upload(floats(heads * dim)), out = allocate(heads * dim * 4);
+    const Bytes partials = allocate(size_t(heads) * splits * (dim + 2) * 4), gain = upload(floats(dim));
+    const auto params = [&](u32 layer) {
+        AttentionParams p;
+        std::memset(&p, 0, sizeof(p));
+        p.step = step;
+        p.q = view(q, heads * dim, heads, dim);
+        p.k = view(qkv + heads * dim * 4, width, kv_heads, dim);
+        p.v = view(qkv + (heads + kv_heads) * dim * 4, width, kv_heads, dim);
+        p.pages = pointer<u8>(cache + layer * page_bytes * pages);
+        p.partials = pointer<float>(partials);
+        p.out = pointer<float>(out);
+        p.page_bytes = page_bytes;
+        p.out_stride = heads * dim;
+        p.format = KV_F16;
+        p.scale = 1.0f / 16;
+        p.splits = splits;
+        return p;
+    };
+    std::vector<RopePair> table;
+    for (u32 i = 0; i < 32; ++i) table.push_back({std::pow(1e-6f, i / 32.0f), 0});
+    const Bytes pairs = upload(table);
+    const auto name = [&](const char* what) {
+        static char text[100];
+        std::snprintf(text, sizeof(text), "%s %s, %u tokens", model, what, past);
+        return text;
+    };
+    const u32 n = 10 * layers, group = heads / kv_heads;
+    line(name("heads_append"), n, [&](u32 i) {
+        HeadsParams p;
+        std::memset(&p, 0, sizeof(p));
+        p.attention = params(i % layers);
+        p.attention.q = view(qkv, width, heads, dim);
+        p.q_gain = p.k_gain = pointer<float>(gain);
+        p.table = pointer<RopePair>(pairs);
+        p.q_out = pointer<float>(q);
+        p.q_eps = p.k_eps = 1e-6f;
+        p.pairs = 32;
+        p.attention_factor = 1;
+        p.q_stride = heads * dim;
+        launch(Shape{"heads_append_f16", {1, (heads + 2 * kv_heads + 3) / 4, 1}, 128, 0, 1}, p, i == 0);
+    });
+    // What makes the results the next product's input.
+    Input next(heads * dim);
+    PrepareParams rounded = preparation(next, heads * dim, false);
+    rounded.input = INPUT_SIGMOID;
+    rounded.gate = view(qkv, width, heads, dim);
+    for (u32 together : {1u, group % 3 == 0 ? 3u : 2u, 4u}) {
+        if (heads * splits <= 1024 && together != 1) continue;
+        char what[60];
+        std::snprintf(what, sizeof(what), "attention_split h%u", together);
+        const std::string kernel = "attention_split_f16_d" + std::to_string(dim) + "_h" + std::to_string(together);
+        const u32 passes = kv_heads * ((group + together - 1) / together);
+        line(name(what), n, [&](u32 i) { launch(Shape{kernel, {1, passes, splits}, 128, 0, 1}, params(i % layers), i == 0); });
+    }
+    for (bool rounds : {false, true}) {
+        if (splits == 1) continue;
+        line(name(rounds ? "combine, rounds" : "combine"), n, [&](u32 i) {
+            AttentionParams p = params(i % layers);
+            if (rounds) p.next = rounded;
+            launch(Shape{"attention_combine", {1, heads, 1}, 256, 0, 1}, p, i == 0);
+        });
+    }
+}
+
+void time_others() {
+    std::printf("== kernels between the products\n");
+    set_rows(1);
+    for (u32 cols : {2048u, 5120u, 6144u}) {
+        Input in(cols);
+        char what[60];
+        for (bool norm : {true, false}) {
+            std::snprintf(what, sizeof(what), "prepare %u%s", cols, norm ? " norm" : "");
+            line(what, 200, [&](u32 i) { launch(prepare(cols), preparation(in, cols, norm), i == 0); });
+        }
+    }
+    {
+        Input in(6144);
+        PrepareParams p = preparation(in, 6144, true);
+        p.input = INPUT_GATED_NORM;
+        p.x = p.gate = view(in.floats, 6144, 48, 128);
+        line("prepare 6144 gated norm", 200, [&](u32 i) { launch(prepare(6144), p, i == 0); });
+    }
+    {
+        const Step step = one_row(70);
+        const u32 channels = 10240, heads = 48, layers = 48;
+        const u64 floats_of_layer = heads * 128 * 128 + 3 * channels;
+        const Bytes slot = allocate(floats_of_layer * layers * 4), x = upload(floats(16480)), out = allocate(channels * 4);
+        const Bytes weight = upload(floats(channels * 4)), y = allocate(6144 * 4), small = upload(floats(48));
+        line("conv_silu 10240", 4 * layers, [&](u32 i) {
+            ConvParams p;
+            std::memset(&p, 0, sizeof(p));
+            p.step = step;
+            p.x = view(x, 16480, 1, channels);
+            p.weight = pointer<float>(weight);
+            p.windows = pointer<float>(slot + (i % layers * floats_of_layer + heads * 128 * 128) * 4);
+            p.out = pointer<float>(out);
+            p.slot_stride = floats_of_layer * layers;
+            p.kernel = 4;
+            p.out_stride = channels;
+            launch(Shape{"conv_silu", {channels / 128, 1, 1}, 128, 0, 1}, p, i == 0);
+        });
+        Input next(6144);
+        PrepareParams rounded = preparation(next, 6144, true);
+        rounded.input = INPUT_GATED_NORM;
+        rounded.gate = view(next.floats, 6144, 48, 128);
+        for (bool rounds : {false, true}) {
+            line(rounds ? "gated_delta 48 heads, rounds" : "gated_delta 48 heads", 4 * layers, [&](u32 i) {
+                DeltaParams p;
+                std::memset(&p, 0, sizeof(p));
+                p.step = step;
+                p.q = view(out, channels, 16, 128);
+                p.k = view(out + 2048 * 4, channels, 16, 128);
+                p.v = view(out + 4096 * 4, channels, 48, 128);
+                p.log_decay = view(x, 16480, 1, 48);
+                p.beta = view(x + 192, 16480, 1, 48);
+                p.decay_rate = p.dt_bias = pointer<float>(small);
+                p.states = pointer<float>(slot + i % layers * floats_of_layer * 4);
+                p.out = pointer<float>(y);
+                p.slot_stride = floats_of_layer * layers;
+                p.out_stride = 6144;
+                p.eps = 1e-6f;
+                p.next = rounded;
+                const Shape all{"gated_delta_k128_rounds", {1, heads, 1}, 512, 0, 1};
+                launch(rounds ? all : Shape{"gated_delta_k128", {4, heads, 1}, 128, 0, 1}, p, i == 0);
+            });
+        }
+    }
+    time_attention("27b", 24, 4, 256, 70, 16);
+    time_attention("27b", 24, 4, 256, 600, 16);
+    time_attention("27b", 24, 4, 256, 32700, 16);
+    time_attention("8b", 32, 8, 128, 70, 36);
+    time_attention("1.7b", 16, 8, 128, 70, 28);
+    for (u32 vocab : {248320u, 151936u}) {
+        SampleParams p;
+        std::memset(&p, 0, sizeof(p));
+        p.step = one_row(70);
+        p.logits = view(upload(floats(vocab)), vocab, 1, vocab);
+        p.scratch = pointer<u32>(allocate(vocab * 4));
+        p.sampled = pointer<Sampled>(allocate(64));
+        char what[60];
+        std::snprintf(what, sizeof(what), "sample %u", vocab);
+        p.shares = pointer<SampleShare>(allocate(vocab));
+        line(what, 20, [&](u32 i) {
+            launch(Shape{"sample_scan", {(vocab + SAMPLE_SHARE - 1) / SAMPLE_SHARE, 1, 1}, 256, 0, 1}, p, i == 0);
+            launch(Shape{"sample", {1, 1, 1}, 1024, 0, 1}, p);
+        });
+    }
+}
+
+}  // namespace

@@ -350,11 +350,14 @@ impl UnderWay {
         let bytes = self.results.bytes();
         let mut output = if bytes > 0 {
             let view = self.host.raw().slice(..bytes).get_mapped_range();
-            self.results.read(&view.map_err(|error| fault(format!("reading the results of a step: {error}")))?)
+            let view = view.map_err(|error| fault(format!("reading the results of a step: {error}")))?;
+            let output = self.results.read(&view);
+            drop(view);
+            self.host.raw().unmap();
+            output
         } else {
             self.results.read(&[])
         };
-        self.host.raw().unmap();
         output.op_seconds = self.seconds;
         lock(&self.plan.spare).push(self.host);
         Ok(output)

@@ -123,6 +123,23 @@ pub fn adapters() -> Vec<Found> {
     all().iter().map(Found::of).collect()
 }
 
+/// Whether a GPU can be there. On Linux each has a device node; without one no driver is loaded to look for it, which takes
+/// time, and with Mesa's prints warnings about the display.
+#[must_use]
+pub fn gpu_is_possible() -> bool {
+    if !cfg!(target_os = "linux") {
+        return true;
+    }
+    let named = |entry: std::io::Result<std::fs::DirEntry>| {
+        entry.is_ok_and(|entry| {
+            let name = entry.file_name();
+            let name = name.to_string_lossy();
+            ["nvidia", "dxg", "mali", "kgsl", "renderD"].iter().any(|known| name.starts_with(known))
+        })
+    };
+    ["/dev", "/dev/dri"].iter().any(|folder| std::fs::read_dir(folder).is_ok_and(|mut all| all.any(named)))
+}
+
 /// What the kernels may rely on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Abilities {
@@ -134,6 +151,8 @@ pub(crate) struct Abilities {
     pub threads: u32,
     /// Products of four bytes are an instruction.
     pub dot_products: bool,
+    /// The device's own clock can be read, before and after each pass.
+    pub timestamps: bool,
 }
 
 /// An open device.
@@ -177,7 +196,7 @@ impl Device {
         let limits = Limits { max_storage_buffers_per_shader_stage: 8, ..limits };
         let request = wgpu::DeviceDescriptor {
             label: None,
-            required_features: Features::empty(),
+            required_features: adapter.features() & Features::TIMESTAMP_QUERY,
             required_limits: limits,
             experimental_features: wgpu::ExperimentalFeatures::disabled(),
             memory_hints: wgpu::MemoryHints::MemoryUsage,
@@ -202,6 +221,7 @@ impl Device {
             align: u64::from(has.min_storage_buffer_offset_alignment.max(has.min_uniform_buffer_offset_alignment)).max(256),
             threads,
             dot_products: found.api != "Metal",
+            timestamps: device.features().contains(Features::TIMESTAMP_QUERY),
         };
         Ok(Device { device, queue, found, abilities, lost, fault: kept })
     }

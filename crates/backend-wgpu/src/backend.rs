@@ -1,6 +1,7 @@
 //! The contract of `onebit_ops::Backend` on a GPU.
 
 use crate::adapter::{AdapterKind, Device, Found, NAME};
+use crate::bandwidth::read_bandwidth;
 use crate::cache::Memory;
 use crate::memory::Buffer;
 use crate::pipelines::Pipelines;
@@ -18,7 +19,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// Wishes of whoever makes the backend.
 #[derive(Debug, Clone, Default)]
 pub struct WgpuOptions {
-    /// Part of the adapter's name; without a wish a discrete GPU is taken before an integrated one, and that before software.
+    /// Part of the adapter's name; without a wish what the variable `ONEBIT_WGPU_ADAPTER` names, or else a discrete GPU before
+    /// an integrated one, and that before software.
     pub adapter: Option<String>,
     /// Bytes of one binding, where that is less than the adapter has: for tests of weights that are cut.
     pub binding: Option<u64>,
@@ -44,7 +46,8 @@ impl WgpuBackend {
     /// # Errors
     /// [`OpError::Device`] with one sentence: no driver, no such adapter, or one that lacks what the kernels need.
     pub fn new(options: WgpuOptions) -> Result<Self, OpError> {
-        let device = Arc::new(Device::open(options.adapter.as_deref(), options.binding)?);
+        let wanted = options.adapter.or_else(|| std::env::var("ONEBIT_WGPU_ADAPTER").ok().filter(|name| !name.is_empty()));
+        let device = Arc::new(Device::open(wanted.as_deref(), options.binding)?);
         let software = device.found.kind == AdapterKind::Software;
         let caps = Caps {
             name: NAME.to_owned(),
@@ -87,6 +90,10 @@ impl Backend for WgpuBackend {
             (None, bits) => format!("bits{bits}"),
         };
         FormatSupport::Kernel(format!("{layout}/{}", self.device.found.api.to_lowercase()))
+    }
+
+    fn read_bandwidth(&self) -> Result<Option<f64>, OpError> {
+        read_bandwidth(&self.device, &self.pipelines)
     }
 
     fn upload(&self, name: &str, parts: &[Matrix<'_>], options: UploadOptions) -> Result<Weight, OpError> {

@@ -8,14 +8,16 @@
 //! | `layout`, `repack`, `weight` | how a weight lies on the device, and how it gets there from a file's format |
 //! | `cache`, `ledger` | pages, state slots and guesses, and what the host knows of them |
 //! | `ops` | the operations of `onebit_ops` as dispatches |
-//! | `inputs`, `outputs`, `plan`, `backend` | a step: its inputs, its results, its dispatches; the contract |
+//! | `inputs`, `outputs`, `clock`, `plan`, `backend` | a step: its inputs, its results, its dispatches; the contract |
 //!
 //! `shaders/README.md` draws all memory. A row's result does not depend on the rows computed beside it: every plan runs the
 //! same kernels' loops over a row.
 
 mod adapter;
 mod backend;
+mod bandwidth;
 mod cache;
+mod clock;
 mod inputs;
 mod layout;
 mod ledger;
@@ -28,5 +30,5 @@ mod repack;
 pub mod shaders;
 mod weight;
 
-pub use adapter::{AdapterKind, Found, adapters};
+pub use adapter::{AdapterKind, Found, adapters, gpu_is_possible};
 pub use backend::{WgpuBackend, WgpuOptions};

@@ -66,6 +66,7 @@ sources! {
     ATTENTION "attention" [KV, JOIN, include_str!("../shaders/attention.wgsl")] Read Read Read Write Write;
     COMBINE "attention_combine" [JOIN, include_str!("../shaders/attention_combine.wgsl")] Read Read Write;
     SAMPLE_SCAN "sample_scan" [KEYS, include_str!("../shaders/sample_scan.wgsl")] Read Read Write;
+    BANDWIDTH "bandwidth" [include_str!("../shaders/bandwidth.wgsl")] Read Write;
     SAMPLE "sample" [KEYS, include_str!("../shaders/sample.wgsl")] Read Read Read Write;
 }
 
@@ -294,7 +295,7 @@ pub fn every() -> Vec<(String, String)> {
     for gated in [false, true] {
         all.extend([128, 1024].map(|dim| norm(gated, dim)));
     }
-    all.extend([&OUTPUT, &ROPE, &GATES, &CONV, &COMBINE, &SAMPLE_SCAN].map(|source| source.with(&[])));
+    all.extend([&OUTPUT, &ROPE, &GATES, &CONV, &COMBINE, &SAMPLE_SCAN, &BANDWIDTH].map(|source| source.with(&[])));
     all.extend([256, 1024].map(sample));
     all.extend(KEPT.map(delta));
     for format in [0, 1] {

@@ -43,22 +43,28 @@ fn add_products(sums: vec4<f32>, word: u32, x: vec4<f32>) -> vec4<f32> {
     return fma(vec4<f32>(unpack4xU8(word)), x, sums);
 }
 
-// The sum of the inputs of a group.
+// The sum of the inputs of a group: of four, two or one of a record's four pieces.
 fn total_of(m: u32, group: u32) -> f32 {
-    const PIECES: u32 = GROUP / 32u;
-    let at = p.sums + m * (p.padded / 32u) + group * PIECES;
+    let at = p.sums + m * (p.padded / 32u) + group * (GROUP / 32u);
+    let pieces = prepared[at / 4u];
     if (INTEGERS) {
-        var total = 0;
-        for (var i = 0u; i < PIECES; i++) {
-            total += bitcast<i32>(prepared_words[at + i]);
+        let whole = bitcast<vec4<i32>>(pieces);
+        if (GROUP == 128u) {
+            return f32(whole.x + whole.y + whole.z + whole.w);
         }
-        return f32(total);
+        if (GROUP == 64u) {
+            return f32(select(whole.x + whole.y, whole.z + whole.w, at % 4u == 2u));
+        }
+        return f32(whole[at % 4u]);
     }
-    var total = bitcast<f32>(prepared_words[at]);
-    for (var i = 1u; i < PIECES; i++) {
-        total += bitcast<f32>(prepared_words[at + i]);
+    let floats = bitcast<vec4<f32>>(pieces);
+    if (GROUP == 128u) {
+        return ((floats.x + floats.y) + floats.z) + floats.w;
     }
-    return total;
+    if (GROUP == 64u) {
+        return select(floats.x + floats.y, floats.z + floats.w, at % 4u == 2u);
+    }
+    return floats[at % 4u];
 }
 
 @compute @workgroup_size(256)

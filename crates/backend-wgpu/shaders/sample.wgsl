@@ -25,6 +25,8 @@ const BINS_A_UNIT: f32 = 16.0;
 const WEIGHT_ONE: f32 = 4398046511104.0;
 const WORD: f32 = 4294967296.0;
 const EVERYTHING: vec2<u32> = vec2<u32>(NONE, NONE);
+// Pieces of a row, of which the host makes no more.
+const MOST_CHUNKS: u32 = 256u;
 const LANES: u32 = 32u;
 const TEAMS: u32 = THREADS / LANES;
 
@@ -42,6 +44,8 @@ var<workgroup> cut_key: u32;
 var<workgroup> cut_last: u32;
 var<workgroup> cut_weight: vec2<u32>;
 var<workgroup> shared_best: vec2<u32>;
+var<workgroup> chunk_tops: array<f32, MOST_CHUNKS>;
+var<workgroup> chunk_sums: array<f32, MOST_CHUNKS>;
 var<workgroup> top: f32;
 var<workgroup> total: f32;
 var<workgroup> broken: u32;
@@ -338,21 +342,28 @@ fn cut(rule: Rule, count: u32, wanted: vec2<u32>, t: u32) {
 fn sample(@builtin(workgroup_id) wg: vec3<u32>, @builtin(local_invocation_index) t: u32) {
     let r = wg.x;
     let draw = step[STEP_DRAWS] + r * DRAW_WORDS;
+    // Each piece's results at once, then joined in order.
+    for (var c = t; c < p.chunks; c += THREADS) {
+        let at = p.partials + (r * p.chunks + c) * PARTIAL_WORDS;
+        chunk_tops[c] = bitcast<f32>(scratch[at]);
+        chunk_sums[c] = bitcast<f32>(scratch[at + 1u]);
+        atomicStore(&counts[c], scratch[at + 2u]);
+        atomicStore(&lows[c], scratch[at + 3u]);
+        atomicStore(&highs[c], scratch[at + 4u]);
+    }
+    workgroupBarrier();
     if (t == 0u) {
         top = -LARGEST;
         broken = 0u;
         var best = vec2<u32>(MASKED, NONE);
-        let partials = p.partials + r * p.chunks * PARTIAL_WORDS;
         for (var c = 0u; c < p.chunks; c++) {
-            let at = partials + c * PARTIAL_WORDS;
-            top = max(top, bitcast<f32>(scratch[at]));
-            broken |= scratch[at + 2u];
-            best = better(best, vec2<u32>(scratch[at + 3u], scratch[at + 4u]));
+            top = max(top, chunk_tops[c]);
+            broken |= atomicLoad(&counts[c]);
+            best = better(best, vec2<u32>(atomicLoad(&lows[c]), atomicLoad(&highs[c])));
         }
         var sum = 0.0;
         for (var c = 0u; c < p.chunks; c++) {
-            let at = partials + c * PARTIAL_WORDS;
-            sum = fma(bitcast<f32>(scratch[at + 1u]), exponential(bitcast<f32>(scratch[at]) - top), sum);
+            sum = fma(chunk_sums[c], exponential(chunk_tops[c] - top), sum);
         }
         total = sum;
         shared_best = best;

@@ -145,6 +145,8 @@ pub fn gpu_is_possible() -> bool {
 pub(crate) struct Abilities {
     /// Most bytes of one binding.
     pub binding: u64,
+    /// Most bytes of one chunk of a weight.
+    pub chunk: u64,
     /// Bindings begin at multiples of so many bytes.
     pub align: u64,
     /// Threads of the largest workgroup that is used.
@@ -170,7 +172,7 @@ impl Device {
     ///
     /// # Errors
     /// [`OpError::Device`] with one sentence.
-    pub(crate) fn open(wanted: Option<&str>, most_binding: Option<u64>) -> Result<Device, OpError> {
+    pub(crate) fn open(wanted: Option<&str>, chunk_bytes: Option<u64>) -> Result<Device, OpError> {
         let adapters = all();
         let names: Vec<String> = adapters.iter().map(|a| a.get_info().name).collect();
         let fits = |name: &str| wanted.is_none_or(|w| name.to_lowercase().contains(&w.to_lowercase()));
@@ -183,7 +185,7 @@ impl Device {
         let found = Found::of(&adapter);
         let has = adapter.limits();
         // What is needed at most is the default; only the sizes of buffers and workgroups are as large as they can be.
-        let threads = has.max_compute_invocations_per_workgroup.min(has.max_compute_workgroup_size_x).min(1024);
+        let threads = has.max_compute_invocations_per_workgroup.min(has.max_compute_workgroup_size_x).min(512);
         let limits = Limits {
             max_buffer_size: has.max_buffer_size,
             max_storage_buffer_binding_size: has.max_storage_buffer_binding_size,
@@ -215,9 +217,11 @@ impl Device {
         let first = kept.clone();
         device.on_uncaptured_error(Arc::new(move |error: wgpu::Error| keep_first(&first, one_line(&error.to_string()))));
         let most = has.max_storage_buffer_binding_size.min(has.max_buffer_size);
+        // Kernels count words in 32 bits, and wgpu bytes.
+        let binding = most.min(u64::from(u32::MAX)) / 256 * 256;
         let abilities = Abilities {
-            // Counted in words and as bytes of 32 bits.
-            binding: most_binding.unwrap_or(u64::MAX).min(most).min(u64::from(u32::MAX)) / 256 * 256,
+            binding,
+            chunk: chunk_bytes.unwrap_or(binding).min(binding),
             align: u64::from(has.min_storage_buffer_offset_alignment.max(has.min_uniform_buffer_offset_alignment)).max(256),
             threads,
             dot_products: found.api != "Metal",

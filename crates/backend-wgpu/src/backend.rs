@@ -22,8 +22,8 @@ pub struct WgpuOptions {
     /// Part of the adapter's name; without a wish what the variable `ONEBIT_WGPU_ADAPTER` names, or else a discrete GPU before
     /// an integrated one, and that before software.
     pub adapter: Option<String>,
-    /// Bytes of one binding, where that is less than the adapter has: for tests of weights that are cut.
-    pub binding: Option<u64>,
+    /// Bytes of one chunk of a weight, where that is less than the adapter can bind: for tests of weights that are cut.
+    pub chunk_bytes: Option<u64>,
 }
 
 /// Runs programs on a GPU through Vulkan, Metal or DX12.
@@ -47,7 +47,7 @@ impl WgpuBackend {
     /// [`OpError::Device`] with one sentence: no driver, no such adapter, or one that lacks what the kernels need.
     pub fn new(options: WgpuOptions) -> Result<Self, OpError> {
         let wanted = options.adapter.or_else(|| std::env::var("ONEBIT_WGPU_ADAPTER").ok().filter(|name| !name.is_empty()));
-        let device = Arc::new(Device::open(wanted.as_deref(), options.binding)?);
+        let device = Arc::new(Device::open(wanted.as_deref(), options.chunk_bytes)?);
         let software = device.found.kind == AdapterKind::Software;
         let caps = Caps {
             name: NAME.to_owned(),

@@ -63,6 +63,7 @@ sources! {
     CONV "conv" [include_str!("../shaders/conv.wgsl")] Read Read Write Write Write;
     DELTA "delta" [include_str!("../shaders/delta.wgsl")] Read Write Write Write;
     APPEND "append" [KV, include_str!("../shaders/append.wgsl")] Read Read Write;
+    HEADS "heads" [KV, include_str!("../shaders/heads.wgsl")] Read Read Read Write Write;
     ATTENTION "attention" [KV, JOIN, include_str!("../shaders/attention.wgsl")] Read Read Read Write Write;
     COMBINE "attention_combine" [JOIN, include_str!("../shaders/attention_combine.wgsl")] Read Read Write;
     SAMPLE_SCAN "sample_scan" [KEYS, include_str!("../shaders/sample_scan.wgsl")] Read Read Write;
@@ -247,6 +248,10 @@ pub(crate) fn append(format: u32) -> Kernel {
     APPEND.with(&[("FORMAT", Value::Number(format))])
 }
 
+pub(crate) fn heads(format: u32, dim: u32) -> Kernel {
+    HEADS.with(&[("FORMAT", Value::Number(format)), ("DIM", Value::Number(dim))])
+}
+
 pub(crate) fn attention(format: u32, dim: u32, split: bool) -> Kernel {
     ATTENTION.with(&[("FORMAT", Value::Number(format)), ("DIM", Value::Number(dim)), ("SPLIT", Value::Flag(split))])
 }
@@ -296,10 +301,11 @@ pub fn every() -> Vec<(String, String)> {
         all.extend([128, 1024].map(|dim| norm(gated, dim)));
     }
     all.extend([&OUTPUT, &ROPE, &GATES, &CONV, &COMBINE, &SAMPLE_SCAN, &BANDWIDTH].map(|source| source.with(&[])));
-    all.extend([256, 1024].map(sample));
+    all.extend([256, 512].map(sample));
     all.extend(KEPT.map(delta));
     for format in [0, 1] {
         all.push(append(format));
+        all.extend(HEAD_DIMS.map(|dim| heads(format, dim)));
         all.extend(HEAD_DIMS.iter().flat_map(|dim| [false, true].map(|split| attention(format, *dim, split))));
     }
     all.into_iter().map(|kernel| (kernel.describe(), kernel.text())).collect()

@@ -111,7 +111,7 @@ pub(crate) fn upload(
     }
     let mut chunks = Vec::new();
     for run in &runs {
-        for blocks in cut(&run.layout, device.abilities.binding) {
+        for blocks in cut(&run.layout, device.abilities.chunk) {
             chunks.push(fill(device, name, run, blocks)?);
         }
     }

@@ -1,21 +1,27 @@
 //! Every conformance case on a GPU through wgpu.
 
-use onebit_backend_wgpu::{AdapterKind, WgpuBackend, WgpuOptions, gpu_is_possible};
+mod common;
 
-/// A GPU where there is one. A software adapter takes minutes, and runs when `ONEBIT_TEST_BACKEND` asks for it.
+use onebit_backend_wgpu::{WgpuBackend, WgpuOptions};
+
 fn adapter() -> Option<WgpuBackend> {
-    let asked = std::env::var("ONEBIT_TEST_BACKEND").as_deref() == Ok("wgpu");
-    if !asked && !gpu_is_possible() {
-        return None;
-    }
-    match WgpuBackend::new(WgpuOptions::default()) {
-        Ok(backend) => Some(backend).filter(|b| asked || b.adapter().kind != AdapterKind::Software),
-        Err(error) => {
-            // Whoever asks for it must not be told that it passed.
-            assert!(!asked, "{error}");
-            None
-        }
-    }
+    common::adapter_with(WgpuOptions::default())
 }
 
 onebit_conformance::conformance!(optional adapter);
+
+/// Weights that are cut into one block of rows each, as an adapter with small bindings has them.
+mod small_chunks {
+    use super::common::adapter_with;
+    use onebit_backend_wgpu::WgpuOptions;
+
+    #[test]
+    fn products_and_tables_are_whole() {
+        let Some(backend) = adapter_with(WgpuOptions { chunk_bytes: Some(1), ..WgpuOptions::default() }) else {
+            return eprintln!("not run: no adapter");
+        };
+        for group in ["matmul_members", "embedding"] {
+            onebit_conformance::assert_group(group, &backend);
+        }
+    }
+}

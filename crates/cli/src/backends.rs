@@ -115,7 +115,7 @@ fn hardware(tried: bool, threads: Option<usize>) -> Result<Option<Arc<dyn Backen
     }
     let adapters = onebit_backend_wgpu::adapters();
     let Some(first) = adapters.iter().find(|a| a.kind != AdapterKind::Software) else { return Ok(None) };
-    let backend = WgpuBackend::new(WgpuOptions { adapter: Some(first.name.clone()), binding: None })?;
+    let backend = WgpuBackend::new(WgpuOptions { adapter: Some(first.name.clone()), chunk_bytes: None })?;
     if tried {
         let cpu = CpuBackend::new(CpuOptions { threads, tier: None })?;
         if let Some(objection) = trial::objection(&backend, first, &cpu)? {

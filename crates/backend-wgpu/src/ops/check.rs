@@ -4,6 +4,9 @@ use crate::cache::MOST_SAMPLED;
 use crate::shaders::HEAD_DIMS;
 use onebit_ops::{Bucket, CacheSpec, Op, OpError};
 
+/// Logits of a row: 256 pieces of 4,096.
+const MOST_VOCAB: usize = 1 << 20;
+
 /// Rows that the convolution reaches back at most.
 const MOST_KERNEL: usize = 16;
 
@@ -47,6 +50,9 @@ pub(crate) fn check(op: &Op, bucket: Bucket, cache: &CacheSpec) -> Result<(), Op
         }
         Op::Sample { .. } if bucket.logits > MOST_SAMPLED => {
             Err(wrong(name, "logit rows on wgpu", format!("up to {MOST_SAMPLED}"), bucket.logits))
+        }
+        Op::Sample { logits } if logits.cols() > MOST_VOCAB => {
+            Err(wrong(name, "logits of a row on wgpu", format!("up to {MOST_VOCAB}"), logits.cols()))
         }
         Op::Input { .. }
         | Op::Modulate { .. }

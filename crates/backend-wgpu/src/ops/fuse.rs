@@ -1,12 +1,14 @@
-//! Gates and norms in front of a product: its preparation does them, where nothing else reads their result. The results
-//! have the same bits as those of the ops one by one.
+//! Neighbouring ops that run as fewer kernels: gates and norms in front of a product, which its preparation does; norms and
+//! rotations in front of attention. What lies between them is then never written, so only results that nothing else reads
+//! are left out. The results have the same bits as those of the ops one by one.
 
+use super::attention::{self, Heads};
 use super::linear::{self, Input};
 use super::{Call, Frame, calls};
 use crate::layout::GROUP;
 use onebit_ops::{Op, OpError, Program, Tensor, View};
 
-/// The calls of every op, in order; none for an op that the next one does with its own.
+/// The calls of every op, in order; none for an op that a later one does with its own.
 ///
 /// # Errors
 /// Foreign handles and shapes that no kernel runs.
@@ -14,16 +16,58 @@ pub(crate) fn all_calls(program: &Program, frame: &Frame<'_>) -> Result<Vec<Vec<
     let readers = readers(program);
     let mut all: Vec<Vec<Call>> = Vec::with_capacity(program.ops.len());
     for (at, op) in program.ops.iter().enumerate() {
-        let before = at.checked_sub(1).map(|at| &program.ops[at]);
-        match (before.and_then(|maker| input(frame, &readers, maker, op)), op) {
-            (Some(input), Op::Linear { weight, activations, epilogue, out, .. }) => {
-                all[at - 1].clear();
-                all.push(linear::calls(frame, &input, weight, *activations, *epilogue, *out)?);
-            }
-            _ => all.push(calls(op, frame)?),
-        }
+        let before = &program.ops[..at];
+        let (left_out, calls) = match op {
+            Op::Linear { weight, activations, epilogue, out, .. } => match input(frame, &readers, before, op) {
+                Some(input) => (1, linear::calls(frame, &input, weight, *activations, *epilogue, *out)?),
+                None => (0, calls(op, frame)?),
+            },
+            Op::Attention { layer, scale, out, .. } => match heads(frame, &readers, before, op) {
+                Some(heads) => (4, attention::with_heads(frame, &heads, *layer, *scale, *out)?),
+                None => (0, calls(op, frame)?),
+            },
+            _ => (0, calls(op, frame)?),
+        };
+        all[at - left_out..].iter_mut().for_each(Vec::clear);
+        all.push(calls);
     }
     Ok(all)
+}
+
+/// Whether a view is the whole of a result that nothing else reads.
+fn is_all_of(frame: &Frame<'_>, readers: &[usize], view: View, result: Tensor) -> bool {
+    let whole = view.tensor == result && view.offset == 0 && view.is_contiguous();
+    whole && view.cols() == frame.info(result).cols && readers[result.0 as usize] == 1
+}
+
+/// Queries and keys that are normed and turned before attention: one kernel does it and fills the pages.
+fn heads<'a>(frame: &Frame<'_>, readers: &[usize], before: &'a [Op], op: &Op) -> Option<Heads<'a>> {
+    let [
+        ..,
+        Op::RmsNorm { x: q_raw, norm: q_norm, out: q_normed },
+        Op::RmsNorm { x: k_raw, norm: k_norm, out: k_normed },
+        Op::Rope { x: q_in, table, out: q_out },
+        Op::Rope { x: k_in, table: k_table, out: k_out },
+    ] = before
+    else {
+        return None;
+    };
+    let Op::Attention { q, k, v, .. } = op else { return None };
+    let follows = |view: View, result: Tensor, raw: View| {
+        is_all_of(frame, readers, view, result) && view.heads == raw.heads && view.dim == raw.dim
+    };
+    // The kernel reads the projection while it writes queries.
+    let apart = |read: View| {
+        let [a, b] = [read.tensor, *q_out].map(|t| frame.placements[t.0 as usize]);
+        a.offset >= b.offset + b.len || b.offset >= a.offset + a.len
+    };
+    let right = follows(*q_in, *q_normed, *q_raw)
+        && follows(*k_in, *k_normed, *k_raw)
+        && follows(*q, *q_out, *q_raw)
+        && follows(*k, *k_out, *k_raw)
+        && table == k_table
+        && [*q_raw, *k_raw, *v].into_iter().all(apart);
+    right.then_some(Heads { raw: [*q_raw, *k_raw, *v], norms: [q_norm, k_norm], table, q: *q })
 }
 
 /// How many ops read each temporary.
@@ -36,18 +80,14 @@ fn readers(program: &Program) -> Vec<usize> {
 }
 
 /// What the preparation of a product can do itself of the op before it.
-fn input<'a>(frame: &Frame<'_>, readers: &[usize], maker: &'a Op, op: &Op) -> Option<Input<'a>> {
+fn input<'a>(frame: &Frame<'_>, readers: &[usize], before: &'a [Op], op: &Op) -> Option<Input<'a>> {
     let Op::Linear { x, norm: None, .. } = op else { return None };
-    // The whole of a result that nothing else reads.
-    let is_all_of = |view: View, result: Tensor| {
-        let whole = view.tensor == result && view.offset == 0 && view.is_contiguous();
-        whole && view.cols() == frame.info(result).cols && readers[result.0 as usize] == 1
-    };
-    match maker {
-        Op::SigmoidMul { x: value, gate, out } if is_all_of(*x, *out) => Some(Input::Sigmoid { x: *value, gate: *gate }),
-        Op::SwiGlu { gate, up, out } if is_all_of(*x, *out) => Some(Input::SwiGlu { up: *up, gate: *gate }),
+    let made_of = |result: Tensor| is_all_of(frame, readers, *x, result);
+    match before.last()? {
+        Op::SigmoidMul { x: value, gate, out } if made_of(*out) => Some(Input::Sigmoid { x: *value, gate: *gate }),
+        Op::SwiGlu { gate, up, out } if made_of(*out) => Some(Input::SwiGlu { up: *up, gate: *gate }),
         // A group of the preparation is a block of the norm.
-        Op::GatedNorm { x: blocks, z, norm, out } if blocks.dim == GROUP && is_all_of(*x, *out) => {
+        Op::GatedNorm { x: blocks, z, norm, out } if blocks.dim == GROUP && made_of(*out) => {
             Some(Input::GatedNorm { x: *blocks, gate: *z, norm })
         }
         _ => None,

@@ -112,7 +112,7 @@ pub(super) fn sample(frame: &Frame<'_>, logits: View) -> Vec<Call> {
     params.extend([vocab as u32, 0, partials as u32, chunks as u32]);
     let rows = Extent::Rows(Rows::Logits, 1);
     let scan = Launch::always(shaders::SAMPLE_SCAN.with(&[]), [Extent::Fixed(chunks), rows, Extent::Fixed(1)]);
-    let threads = if frame.device.abilities.threads >= 1024 { 1024 } else { 256 };
+    let threads = if frame.device.abilities.threads >= 512 { 512 } else { 256 };
     let choose = Launch::always(shaders::sample(threads), [rows, Extent::Fixed(1), Extent::Fixed(1)]);
     let bound = [frame.bound_step(), frame.bound_arena(), frame.bound_scratch()];
     let sampled = Bound::whole(frame.memory.sampled());

@@ -148,6 +148,16 @@ fn silu(x: f32) -> f32 {
     return x * sigmoid(x);
 }
 
+// Logarithm of the decay that the delta rule's gate `x` means: rate * ln(1 + e^x), as in the reference implementation. A number
+// that is none stays none.
+fn log_decay(x: f32, rate: f32) -> f32 {
+    var softplus = x;
+    if (x <= 20.0) {
+        softplus = logarithm(1.0 + exponential(x));
+    }
+    return rate * softplus;
+}
+
 // 1 / sqrt(x), with one step of Newton behind the device's own.
 fn inverse_root(x: f32) -> f32 {
     let y = inverseSqrt(x);

@@ -2,7 +2,8 @@
 //
 // A column of a head's matrix has a recurrence of its own. A workgroup has 32 columns of one head of one sequence; eight
 // threads share a column, each with KEPT of its values. Keys and queries are normalised four rows at a time. Accepted
-// guesses of the step before are rows like others, but for the output.
+// guesses of the step before are rows like others, but for the output. With MADE the gates are what `gates` would make of
+// their inputs; the bits are the same.
 
 struct Params {
     q: View,
@@ -24,9 +25,11 @@ struct Params {
 
 @group(0) @binding(0) var<uniform> p: Params;
 @group(0) @binding(1) var<storage, read> step: array<u32>;
-@group(0) @binding(2) var<storage, read_write> states: array<f32>;
-@group(0) @binding(3) var<storage, read_write> guesses: array<f32>;
-@group(0) @binding(4) var<storage, read_write> arena: array<f32>;
+@group(0) @binding(2) var<storage, read> rate: array<f32>;
+@group(0) @binding(3) var<storage, read> bias: array<f32>;
+@group(0) @binding(4) var<storage, read_write> states: array<f32>;
+@group(0) @binding(5) var<storage, read_write> guesses: array<f32>;
+@group(0) @binding(6) var<storage, read_write> arena: array<f32>;
 
 const COLUMNS: u32 = 32u;
 const PARTS: u32 = 8u;
@@ -56,6 +59,23 @@ fn values_at() -> u32 {
 
 fn gates_at() -> u32 {
     return values_at() + p.v.heads * p.v.dim;
+}
+
+// Of a row of the step.
+fn row_decay(row: u32, head: u32) -> f32 {
+    let x = arena[place(p.log_decay, row, head)];
+    if (MADE) {
+        return log_decay(x + bias[head], rate[head]);
+    }
+    return x;
+}
+
+fn row_beta(row: u32, head: u32) -> f32 {
+    let x = arena[place(p.beta, row, head)];
+    if (MADE) {
+        return sigmoid(x);
+    }
+    return x;
 }
 
 // Brings `count` rows from `first` on into shared memory: normalised keys, and queries of rows of the step. Threads 32 v to
@@ -155,8 +175,8 @@ fn delta(@builtin(workgroup_id) wg: vec3<u32>, @builtin(local_invocation_index) 
                     v = guesses[at + values_at() + value];
                 }
             } else {
-                decay = arena[place(p.log_decay, row, h.head)];
-                beta = arena[place(p.beta, row, h.head)];
+                decay = row_decay(row, h.head);
+                beta = row_beta(row, h.head);
                 if (inside) {
                     v = arena[place(p.v, row, value)];
                 }
@@ -213,8 +233,8 @@ fn delta(@builtin(workgroup_id) wg: vec3<u32>, @builtin(local_invocation_index) 
             guesses[to + h.key_head * p.k.dim + d] = arena[place(p.k, row, h.key_head * p.k.dim + d)];
         }
         if (t % COLUMNS == 0u) {
-            guesses[to + gates_at() + h.head] = arena[place(p.log_decay, row, h.head)];
-            guesses[to + gates_at() + p.v.heads + h.head] = arena[place(p.beta, row, h.head)];
+            guesses[to + gates_at() + h.head] = row_decay(row, h.head);
+            guesses[to + gates_at() + p.v.heads + h.head] = row_beta(row, h.head);
         }
     }
 }

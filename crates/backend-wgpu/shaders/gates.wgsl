@@ -23,11 +23,6 @@ fn gates(@builtin(workgroup_id) wg: vec3<u32>, @builtin(local_invocation_index) 
     }
     let a = arena[place(p.a, r, h)] + bias[h];
     let b = arena[place(p.b, r, h)];
-    var softplus = a;
-    // As in the reference implementation; a number that is none stays none.
-    if (a <= 20.0) {
-        softplus = logarithm(1.0 + exponential(a));
-    }
-    arena[p.log_decay + r * p.heads + h] = rate[h] * softplus;
+    arena[p.log_decay + r * p.heads + h] = log_decay(a, rate[h]);
     arena[p.beta + r * p.heads + h] = sigmoid(b);
 }

@@ -61,7 +61,7 @@ sources! {
     ROPE "rope" [include_str!("../shaders/rope.wgsl")] Read Write;
     GATES "gates" [include_str!("../shaders/gates.wgsl")] Read Read Write;
     CONV "conv" [include_str!("../shaders/conv.wgsl")] Read Read Write Write Write;
-    DELTA "delta" [include_str!("../shaders/delta.wgsl")] Read Write Write Write;
+    DELTA "delta" [include_str!("../shaders/delta.wgsl")] Read Read Read Write Write Write;
     APPEND "append" [KV, include_str!("../shaders/append.wgsl")] Read Read Write;
     HEADS "heads" [KV, include_str!("../shaders/heads.wgsl")] Read Read Read Write Write;
     ATTENTION "attention" [KV, JOIN, include_str!("../shaders/attention.wgsl")] Read Read Read Write Write;
@@ -256,8 +256,8 @@ pub(crate) fn attention(format: u32, dim: u32, split: bool) -> Kernel {
     ATTENTION.with(&[("FORMAT", Value::Number(format)), ("DIM", Value::Number(dim)), ("SPLIT", Value::Flag(split))])
 }
 
-pub(crate) fn delta(kept: u32) -> Kernel {
-    DELTA.with(&[("KEPT", Value::Number(kept))])
+pub(crate) fn delta(kept: u32, made: bool) -> Kernel {
+    DELTA.with(&[("KEPT", Value::Number(kept)), ("MADE", Value::Flag(made))])
 }
 
 pub(crate) fn sample(threads: u32) -> Kernel {
@@ -302,7 +302,7 @@ pub fn every() -> Vec<(String, String)> {
     }
     all.extend([&OUTPUT, &ROPE, &GATES, &CONV, &COMBINE, &SAMPLE_SCAN, &BANDWIDTH].map(|source| source.with(&[])));
     all.extend([256, 512].map(sample));
-    all.extend(KEPT.map(delta));
+    all.extend(KEPT.into_iter().flat_map(|kept| [false, true].map(|made| delta(kept, made))));
     for format in [0, 1] {
         all.push(append(format));
         all.extend(HEAD_DIMS.map(|dim| heads(format, dim)));

@@ -4,6 +4,7 @@
 
 use super::attention::{self, Heads};
 use super::linear::{self, Input};
+use super::recurrent::{self, Delta, Gates};
 use super::{Call, Frame, calls};
 use crate::layout::GROUP;
 use onebit_ops::{Op, OpError, Program, Tensor, View};
@@ -26,6 +27,10 @@ pub(crate) fn all_calls(program: &Program, frame: &Frame<'_>) -> Result<Vec<Vec<
                 Some(heads) => (4, attention::with_heads(frame, &heads, *layer, *scale, *out)?),
                 None => (0, calls(op, frame)?),
             },
+            Op::GatedDelta { .. } => match delta(frame, &readers, before, op) {
+                Some(delta) => (1, recurrent::delta(frame, &delta)?),
+                None => (0, calls(op, frame)?),
+            },
             _ => (0, calls(op, frame)?),
         };
         all[at - left_out..].iter_mut().for_each(Vec::clear);
@@ -38,6 +43,28 @@ pub(crate) fn all_calls(program: &Program, frame: &Frame<'_>) -> Result<Vec<Vec<
 fn is_all_of(frame: &Frame<'_>, readers: &[usize], view: View, result: Tensor) -> bool {
     let whole = view.tensor == result && view.offset == 0 && view.is_contiguous();
     whole && view.cols() == frame.info(result).cols && readers[result.0 as usize] == 1
+}
+
+/// Whether a kernel may read the one while it writes the other.
+fn are_apart(frame: &Frame<'_>, read: View, written: Tensor) -> bool {
+    let [a, b] = [read.tensor, written].map(|t| frame.placements[t.0 as usize]);
+    a.offset >= b.offset + b.len || b.offset >= a.offset + a.len
+}
+
+/// A delta rule that can make its gates itself.
+fn delta<'a>(frame: &Frame<'_>, readers: &[usize], before: &'a [Op], op: &Op) -> Option<Delta<'a>> {
+    let (
+        Op::GatedDelta { q, k, v, log_decay: read_decay, beta: read_beta, map, eps, layer, out },
+        Some(Op::DeltaGates { a, b, decay_rate, dt_bias, log_decay, beta }),
+    ) = (op, before.last())
+    else {
+        return None;
+    };
+    let right = is_all_of(frame, readers, *read_decay, *log_decay)
+        && is_all_of(frame, readers, *read_beta, *beta)
+        && [*a, *b].into_iter().all(|read| are_apart(frame, read, *out));
+    let gates = Gates::Made { a: *a, b: *b, decay_rate, dt_bias };
+    right.then_some(Delta { qkv: [*q, *k, *v], gates, map: *map, eps: *eps, layer: *layer, out: *out })
 }
 
 /// Queries and keys that are normed and turned before attention: one kernel does it and fills the pages.
@@ -56,17 +83,12 @@ fn heads<'a>(frame: &Frame<'_>, readers: &[usize], before: &'a [Op], op: &Op) ->
     let follows = |view: View, result: Tensor, raw: View| {
         is_all_of(frame, readers, view, result) && view.heads == raw.heads && view.dim == raw.dim
     };
-    // The kernel reads the projection while it writes queries.
-    let apart = |read: View| {
-        let [a, b] = [read.tensor, *q_out].map(|t| frame.placements[t.0 as usize]);
-        a.offset >= b.offset + b.len || b.offset >= a.offset + a.len
-    };
     let right = follows(*q_in, *q_normed, *q_raw)
         && follows(*k_in, *k_normed, *k_raw)
         && follows(*q, *q_out, *q_raw)
         && follows(*k, *k_out, *k_raw)
         && table == k_table
-        && [*q_raw, *k_raw, *v].into_iter().all(apart);
+        && [*q_raw, *k_raw, *v].into_iter().all(|read| are_apart(frame, read, *q_out));
     right.then_some(Heads { raw: [*q_raw, *k_raw, *v], norms: [q_norm, k_norm], table, q: *q })
 }
 

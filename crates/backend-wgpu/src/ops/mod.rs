@@ -240,7 +240,15 @@ fn calls(op: &Op, frame: &Frame<'_>) -> Result<Vec<Call>, OpError> {
             recurrent::conv(frame, *x, weight, *kernel, *layer, *out)
         }
         Op::GatedDelta { q, k, v, log_decay, beta, map, eps, layer, out } => {
-            recurrent::delta(frame, [*q, *k, *v], [*log_decay, *beta], *map, *eps, *layer, *out)
+            let op = recurrent::Delta {
+                qkv: [*q, *k, *v],
+                gates: recurrent::Gates::Given([*log_decay, *beta]),
+                map: *map,
+                eps: *eps,
+                layer: *layer,
+                out: *out,
+            };
+            recurrent::delta(frame, &op)
         }
         Op::Sample { logits } => Ok(simple::sample(frame, *logits)),
         Op::Output { x, name } => Ok(simple::output(frame, *x, name)),

@@ -1,5 +1,7 @@
 // Products with weights that are numbers: f16, bf16 or f32, as TYPE says.
 
+var<workgroup> partial: array<f32, 256u * ROWS>;
+
 @compute @workgroup_size(256)
 fn linear(@builtin(workgroup_id) wg: vec3<u32>, @builtin(local_invocation_index) t: u32) {
     let lane = t % LANES;

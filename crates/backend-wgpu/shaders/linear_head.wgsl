@@ -42,8 +42,6 @@ struct Params {
 const LANES: u32 = 32u;
 const SLICES: u32 = 8u;
 
-var<workgroup> partial: array<f32, 256u * ROWS>;
-
 fn input_scale(m: u32, record: u32) -> f32 {
     return bitcast<f32>(prepared_words[p.scales + m * (p.padded / GROUP_COLUMNS) + record]);
 }

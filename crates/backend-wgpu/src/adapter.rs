@@ -69,12 +69,7 @@ impl Found {
     fn of(adapter: &wgpu::Adapter) -> Found {
         let info = adapter.get_info();
         let driver = [info.driver.trim(), info.driver_info.trim()].join(" ").trim().to_owned();
-        Found {
-            name: info.name,
-            api: format!("{:?}", info.backend),
-            kind: AdapterKind::of(info.device_type),
-            driver,
-        }
+        Found { name: info.name, api: format!("{:?}", info.backend), kind: AdapterKind::of(info.device_type), driver }
     }
 
     /// In one line.
@@ -215,14 +210,16 @@ impl Device {
             }
         });
         let first = kept.clone();
-        device.on_uncaptured_error(Arc::new(move |error: wgpu::Error| keep_first(&first, one_line(&error.to_string()))));
+        device
+            .on_uncaptured_error(Arc::new(move |error: wgpu::Error| keep_first(&first, one_line(&error.to_string()))));
         let most = has.max_storage_buffer_binding_size.min(has.max_buffer_size);
         // Kernels count words in 32 bits, and wgpu bytes.
         let binding = most.min(u64::from(u32::MAX)) / 256 * 256;
         let abilities = Abilities {
             binding,
             chunk: chunk_bytes.unwrap_or(binding).min(binding),
-            align: u64::from(has.min_storage_buffer_offset_alignment.max(has.min_uniform_buffer_offset_alignment)).max(256),
+            align: u64::from(has.min_storage_buffer_offset_alignment.max(has.min_uniform_buffer_offset_alignment))
+                .max(256),
             threads,
             dot_products: found.api != "Metal",
             timestamps: device.features().contains(Features::TIMESTAMP_QUERY),

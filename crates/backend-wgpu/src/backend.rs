@@ -46,7 +46,8 @@ impl WgpuBackend {
     /// # Errors
     /// [`OpError::Device`] with one sentence: no driver, no such adapter, or one that lacks what the kernels need.
     pub fn new(options: WgpuOptions) -> Result<Self, OpError> {
-        let wanted = options.adapter.or_else(|| std::env::var("ONEBIT_WGPU_ADAPTER").ok().filter(|name| !name.is_empty()));
+        let wanted =
+            options.adapter.or_else(|| std::env::var("ONEBIT_WGPU_ADAPTER").ok().filter(|name| !name.is_empty()));
         let device = Arc::new(Device::open(wanted.as_deref(), options.chunk_bytes)?);
         let software = device.found.kind == AdapterKind::Software;
         let caps = Caps {
@@ -150,5 +151,36 @@ impl Backend for WgpuBackend {
         let step = under_way.remove(&ticket).ok_or_else(missing)?;
         drop(under_way);
         step.take().map(Some)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_that_is_gone_is_a_clean_error() {
+        if std::env::var("ONEBIT_TEST_BACKEND").as_deref() != Ok("wgpu") {
+            return eprintln!("not run: ONEBIT_TEST_BACKEND is not wgpu");
+        }
+        let backend = WgpuBackend::new(WgpuOptions::default()).unwrap();
+        backend.upload_vector(&[1.0]).unwrap();
+        backend.device.device.destroy();
+        let spec = CacheSpec {
+            kv: onebit_ops::KvSpec { layers: 1, heads: 1, dim: 64, pages: 1, format: KvFormat::F16 },
+            state: None,
+        };
+        let gone = [backend.upload_vector(&[1.0]).map(drop), backend.cache(spec).map(drop)];
+        for result in gone {
+            assert!(matches!(result, Err(OpError::Device { .. })), "{result:?}");
+        }
+    }
+
+    #[test]
+    fn an_adapter_that_is_not_there_is_refused_by_name() {
+        let options = WgpuOptions { adapter: Some("no such adapter".to_owned()), chunk_bytes: None };
+        let Err(error) = WgpuBackend::new(options) else { panic!("an adapter has this name") };
+        let text = error.to_string();
+        assert!(text.contains("no such adapter") || text.contains("no driver"), "{text}");
     }
 }

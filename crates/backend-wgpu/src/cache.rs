@@ -257,9 +257,6 @@ impl Memory {
         }
         let read = |buffer: &Buffer, floats: usize| buffer.read_floats((slot * floats) as u64 * FLOAT, floats);
         let of = &self.states[layer];
-        Ok(SlotState {
-            delta: read(&of.deltas, state.delta_len())?,
-            window: read(&of.windows, state.window_len())?,
-        })
+        Ok(SlotState { delta: read(&of.deltas, state.delta_len())?, window: read(&of.windows, state.window_len())? })
     }
 }

@@ -117,9 +117,8 @@ impl Layout {
 
     /// Bytes of one block's codes, scales and biases.
     pub(crate) fn block_bytes(&self) -> [usize; 3] {
-        let numbers = |kind: Option<ParamType>| {
-            self.shape.groups(self.cols) * BLOCK_ROWS * kind.map_or(0, ParamType::bytes)
-        };
+        let numbers =
+            |kind: Option<ParamType>| self.shape.groups(self.cols) * BLOCK_ROWS * kind.map_or(0, ParamType::bytes);
         [self.shape.units(self.cols) * BLOCK_ROWS * UNIT, numbers(Some(self.shape.scale)), numbers(self.shape.bias)]
     }
 

@@ -117,8 +117,16 @@ mod tests {
         let results = outputs.results(&inputs);
         assert_eq!(results.bytes(), 32);
         assert_eq!((results.stretches[2].from, results.stretches[2].to), (48, 8));
-        let words =
-            [1.0f32.to_bits(), 2.0f32.to_bits(), 3.0f32.to_bits(), 4.0f32.to_bits(), 7, (-0.5f32).to_bits(), u32::MAX, 0];
+        let words = [
+            1.0f32.to_bits(),
+            2.0f32.to_bits(),
+            3.0f32.to_bits(),
+            4.0f32.to_bits(),
+            7,
+            (-0.5f32).to_bits(),
+            u32::MAX,
+            0,
+        ];
         let host: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
         let output = results.read(&host);
         assert_eq!(output.values["a"], [1.0, 2.0]);

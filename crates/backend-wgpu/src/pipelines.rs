@@ -62,9 +62,8 @@ fn translate(device: &Device, kernel: &Kernel, layout: wgpu::BindGroupLayout) ->
         let descriptor = wgpu::ShaderModuleDescriptor { label: Some(&name), source };
         // SAFETY: the kernels read and write inside the arrays that the host has laid out for them: sizes of views, slots,
         // pages and lists are checked before a step is submitted. Their loops end, and they divide by what is not zero.
-        let module = unsafe {
-            device.device.create_shader_module_trusted(descriptor, wgpu::ShaderRuntimeChecks::unchecked())
-        };
+        let module =
+            unsafe { device.device.create_shader_module_trusted(descriptor, wgpu::ShaderRuntimeChecks::unchecked()) };
         let bound = wgpu::PipelineLayoutDescriptor {
             label: None,
             bind_group_layouts: &[Some(&layout)],

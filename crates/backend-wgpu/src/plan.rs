@@ -302,8 +302,7 @@ impl WgpuPlan {
             let clock = clock::Clock::new(&self.device, some.len())?;
             let mut encoder = self.encoder();
             for (i, of_op) in some.iter().enumerate() {
-                let descriptor =
-                    wgpu::ComputePassDescriptor { label: None, timestamp_writes: Some(clock.around(i)) };
+                let descriptor = wgpu::ComputePassDescriptor { label: None, timestamp_writes: Some(clock.around(i)) };
                 encode(&mut encoder.begin_compute_pass(&descriptor), of_op, counts);
             }
             clock.resolve(&mut encoder);

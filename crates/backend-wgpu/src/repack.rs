@@ -97,8 +97,7 @@ fn read_row(
     if let (false, Some(block)) = (matches!(matrix.format, Format::Affine { .. }), matrix.format.block()) {
         let bytes = block.elements * usize::from(block.bits) / 8;
         // Binary and ternary blocks hold their codes in natural order behind the scale; others are read by the oracle.
-        let natural =
-            matches!(matrix.format, Format::Q1_0 | Format::Q2_0G64 | Format::Q2_0G128 | Format::Pq2_0);
+        let natural = matches!(matrix.format, Format::Q1_0 | Format::Q2_0G64 | Format::Q2_0G128 | Format::Pq2_0);
         let mut codes = [0u8; MAX_GROUP];
         for (g, stored) in stored.chunks_exact(block.bytes).enumerate() {
             let at = (g * BLOCK_ROWS + lane) * 2;

@@ -37,6 +37,7 @@ pub(crate) struct Kernel {
 const COMMON: &str = include_str!("../shaders/common.wgsl");
 const KV: &str = include_str!("../shaders/kv.wgsl");
 const LINEAR_HEAD: &str = include_str!("../shaders/linear_head.wgsl");
+const LINEAR_PACKED: &str = include_str!("../shaders/linear_packed.wgsl");
 const JOIN: &str = include_str!("../shaders/attention_join.wgsl");
 const KEYS: &str = include_str!("../shaders/sample_keys.wgsl");
 
@@ -52,7 +53,9 @@ macro_rules! sources {
 
 sources! {
     PREPARE "prepare" [include_str!("../shaders/prepare.wgsl")] Read Read Write;
-    LINEAR "linear" [LINEAR_HEAD, include_str!("../shaders/linear.wgsl")] Read Read Read Read Read Write;
+    LINEAR "linear" [LINEAR_HEAD, LINEAR_PACKED, include_str!("../shaders/linear.wgsl")] Read Read Read Read Read Write;
+    WIDE "linear" [LINEAR_HEAD, LINEAR_PACKED, include_str!("../shaders/linear_wide.wgsl")]
+        Read Read Read Read Read Write;
     DENSE "linear" [LINEAR_HEAD, include_str!("../shaders/linear_dense.wgsl")] Read Read Read Read Read Write;
     EMBED "embed" [include_str!("../shaders/embed.wgsl")] Read Read Read Read Write;
     POINTWISE "pointwise" [include_str!("../shaders/pointwise.wgsl")] Read Write;
@@ -73,6 +76,12 @@ sources! {
 
 /// Rows of activations of one pass over a weight.
 pub(crate) const ROW_COUNTS: [u32; 4] = [1, 2, 4, 8];
+
+/// Rows of a tile of the kernel for many rows of integers.
+pub(crate) const WIDE_ROWS: u32 = 64;
+
+/// Rows from which on its tiles pay.
+pub(crate) const WIDE_FROM: usize = 17;
 
 /// Dimensions of a head that attention has kernels for.
 pub(crate) const HEAD_DIMS: [u32; 6] = [32, 64, 96, 128, 192, 256];
@@ -185,7 +194,8 @@ pub(crate) struct Packed {
 
 impl Packed {
     pub(crate) fn kernel(&self) -> Kernel {
-        LINEAR.with(&[
+        let source = if self.rows == WIDE_ROWS { &WIDE } else { &LINEAR };
+        source.with(&[
             ("BITS", Value::Number(self.bits)),
             ("GROUP", Value::Number(self.group)),
             ("SCALE", Value::Number(type_number(self.scale))),
@@ -272,11 +282,13 @@ pub fn every() -> Vec<(String, String)> {
     for kind in [kinds::FLOATS, kinds::PACKED, kinds::WHOLE] {
         all.extend((inputs::PLAIN..=inputs::SWIGLU).map(|input| prepare(kind, input)));
     }
-    for rows in ROW_COUNTS {
+    for rows in ROW_COUNTS.into_iter().chain([WIDE_ROWS]) {
         for adds in [false, true] {
-            all.extend(TYPES.map(|kind| dense(kind, adds, rows)));
+            if rows != WIDE_ROWS {
+                all.extend(TYPES.map(|kind| dense(kind, adds, rows)));
+            }
             for (bits, group) in [1, 2, 4, 8].into_iter().flat_map(|bits| [32, 64, 128].map(|group| (bits, group))) {
-                for integers in [false, true] {
+                for integers in if rows == WIDE_ROWS { vec![true] } else { vec![false, true] } {
                     // Every stored type once; with biases, with residuals, and with neither.
                     for (scale, bias, residuals) in [
                         (ParamType::F16, None, false),

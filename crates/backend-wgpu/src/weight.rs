@@ -98,9 +98,9 @@ pub(crate) fn upload(
             // Its first row begins a block.
             Some(run) if run.layout.shape == layout.shape && run.layout.rows.is_multiple_of(BLOCK_ROWS) => {
                 let before = run.layout.rows;
-                run.layout.residuals.extend(
-                    layout.residuals.iter().map(|r| onebit_quant::Residual { row: r.row + before, ..*r }),
-                );
+                run.layout
+                    .residuals
+                    .extend(layout.residuals.iter().map(|r| onebit_quant::Residual { row: r.row + before, ..*r }));
                 run.layout.rows += layout.rows;
                 run.parts.push((matrix, layout));
             }

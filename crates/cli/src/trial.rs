@@ -109,14 +109,7 @@ fn products(backend: &dyn Backend) -> Result<(Vec<f32>, f64)> {
     let step = |rows: usize| StepInputs {
         tokens: (0..rows as u32).collect(),
         positions: (0..rows as u32).map(|t| [t; 3]).collect(),
-        segments: vec![Segment {
-            rows: 0..rows,
-            slot: 0,
-            pages: Vec::new(),
-            past: 0,
-            accepted: 0,
-            speculative: false,
-        }],
+        segments: vec![Segment { rows: 0..rows, slot: 0, pages: Vec::new(), past: 0, accepted: 0, speculative: false }],
         ..StepInputs::default()
     };
     let run = |rows: usize| wait(backend, backend.run(&plan, step(rows))?);

@@ -3,7 +3,7 @@
 use super::{Bound, Call, Extent, Frame, Launch};
 use crate::adapter::Device;
 use crate::layout::{Codes, GROUP};
-use crate::shaders::{self, Packed, ROW_COUNTS, inputs, kinds};
+use crate::shaders::{self, Packed, ROW_COUNTS, WIDE_FROM, WIDE_ROWS, inputs, kinds};
 use crate::weight::{Chunk, Resident, resident};
 use onebit_ops::{Activations, Epilogue, Norm, OpError, Tensor, View, Weight};
 use std::ops::RangeInclusive;
@@ -61,7 +61,8 @@ fn prepared(
         wanted.push(kinds::FLOATS);
     }
     // Kernels read whole tiles of rows.
-    let (rows, padded) = (rows.next_multiple_of(8), cols.next_multiple_of(GROUP));
+    let tile = if rows < WIDE_FROM { 8 } else { WIDE_ROWS as usize };
+    let (rows, padded) = (rows.next_multiple_of(tile), cols.next_multiple_of(GROUP));
     let mut end = 0;
     let mut take = |words: usize| {
         let at = end;
@@ -88,13 +89,21 @@ pub(super) fn scratch(
     Ok(prepared(rows, weight.cols(), resident(weight, device)?, activations, device).1)
 }
 
-/// For each number of rows of one pass: the steps that it is for.
-fn passes(most: usize) -> impl Iterator<Item = (u32, RangeInclusive<usize>)> {
-    ROW_COUNTS.into_iter().enumerate().filter_map(move |(i, rows)| {
-        let first = if i == 0 { 0 } else { ROW_COUNTS[i - 1] as usize + 1 };
-        let last = if i + 1 == ROW_COUNTS.len() { usize::MAX } else { rows as usize };
-        (first <= most).then_some((rows, first..=last))
-    })
+/// For each number of rows of one pass: the steps that it is for. Many rows of integers have a kernel of their own.
+fn passes(most: usize, wide: bool) -> Vec<(u32, RangeInclusive<usize>)> {
+    let end = if wide { WIDE_FROM - 1 } else { usize::MAX };
+    let mut first = 0;
+    let mut all = Vec::new();
+    for (i, rows) in ROW_COUNTS.into_iter().enumerate() {
+        let last = if i + 1 == ROW_COUNTS.len() { end } else { rows as usize };
+        all.push((rows, first..=last));
+        first = last.saturating_add(1);
+    }
+    if wide {
+        all.push((WIDE_ROWS, first..=usize::MAX));
+    }
+    all.retain(|(_, range)| *range.start() <= most);
+    all
 }
 
 pub(super) fn calls(
@@ -170,7 +179,9 @@ fn product(
     params.extend([shape.factor().to_bits(), frame.count(out)]);
     let rows = frame.rows(out);
     let adds = residual.is_some();
-    let launches = passes(frame.most_rows(out)).map(|(pass, range)| {
+    let integers = place.kind == kinds::PACKED;
+    let passes = passes(frame.most_rows(out), integers);
+    let launches = passes.into_iter().map(|(pass, range)| {
         let kernel = match shape.codes {
             Codes::Dense(kind) => shaders::dense(kind, adds, pass),
             Codes::Packed { bits, group } => Packed {
@@ -179,13 +190,14 @@ fn product(
                 scale: shape.scale,
                 bias: shape.bias,
                 residuals: chunk.has_residuals,
-                integers: place.kind == kinds::PACKED,
+                integers,
                 adds,
                 rows: pass,
             }
             .kernel(),
         };
-        let grid = [Extent::Fixed(chunk.blocks()), Extent::Rows(rows, pass as usize), Extent::Fixed(1)];
+        let blocks = if pass == WIDE_ROWS { chunk.blocks().div_ceil(2) } else { chunk.blocks() };
+        let grid = [Extent::Fixed(blocks), Extent::Rows(rows, pass as usize), Extent::Fixed(1)];
         Launch { kernel, rows: (rows, range), grid }
     });
     let size = chunk.buffer.size();
@@ -206,11 +218,14 @@ mod tests {
 
     #[test]
     fn every_number_of_rows_has_one_pass() {
-        for rows in 1..40 {
-            let fitting = passes(40).filter(|(_, range)| range.contains(&rows)).count();
-            assert_eq!(fitting, 1, "{rows} rows");
+        for wide in [false, true] {
+            for rows in 1..140 {
+                let fitting = passes(140, wide).iter().filter(|(_, range)| range.contains(&rows)).count();
+                assert_eq!(fitting, 1, "{rows} rows");
+            }
         }
-        assert_eq!(passes(1).count(), 1);
-        assert_eq!(passes(3).count(), 3);
+        assert_eq!(passes(1, true).len(), 1);
+        assert_eq!(passes(3, true).len(), 3);
+        assert_eq!(passes(512, true).len(), 5);
     }
 }

@@ -236,9 +236,7 @@ fn calls(op: &Op, frame: &Frame<'_>) -> Result<Vec<Call>, OpError> {
             simple::gates(frame, [*a, *b], [decay_rate, dt_bias], [*log_decay, *beta])
         }
         Op::Attention { q, k, v, layer, scale, out } => attention::calls(frame, [*q, *k, *v], *layer, *scale, *out),
-        Op::ConvSilu { x, weight, kernel, layer, out } => {
-            recurrent::conv(frame, *x, weight, *kernel, *layer, *out)
-        }
+        Op::ConvSilu { x, weight, kernel, layer, out } => recurrent::conv(frame, *x, weight, *kernel, *layer, *out),
         Op::GatedDelta { q, k, v, log_decay, beta, map, eps, layer, out } => {
             let op = recurrent::Delta {
                 qkv: [*q, *k, *v],

@@ -42,6 +42,22 @@ fn four(words: vec4<u32>, which: u32) -> vec4<f32> {
     return vec4<f32>(unpack2x16float(pair.x), unpack2x16float(pair.y));
 }
 
+// Two values of a token.
+fn value_at(at: u32, token: u32, pair: u32) -> vec2<f32> {
+    if (FORMAT == 0u) {
+        let first = at + token * DIM + 2u * pair;
+        return vec2<f32>(bitcast<f32>(cache[first]), bitcast<f32>(cache[first + 1u]));
+    }
+    return unpack2x16float(cache[at + token * PAIRS + pair]);
+}
+
+fn weighted(sum: vec2<f32>, value: vec2<f32>, token: u32, is_seen: bool) -> vec2<f32> {
+    if (is_seen) {
+        return fma(vec2<f32>(weights[token]), value, sum);
+    }
+    return sum;
+}
+
 @compute @workgroup_size(256)
 fn attention(@builtin(workgroup_id) wg: vec3<u32>, @builtin(local_invocation_index) t: u32) {
     let head = wg.x;
@@ -103,18 +119,22 @@ fn attention(@builtin(workgroup_id) wg: vec3<u32>, @builtin(local_invocation_ind
         }
         var value = vec2<f32>();
         if (part < PARTS) {
-            for (var i = part; i < count; i += PARTS) {
-                let page = step[pages + (base + i) / PAGE_ROWS];
+            // Page by page, four tokens on their way together; what lies behind the last one has no weight.
+            for (var first = 0u; first < count; first += PAGE_ROWS) {
+                let page = step[pages + (base + first) / PAGE_ROWS];
                 let at = head_at(p.pages, page, true, kv_head);
-                let token = i % PAGE_ROWS;
-                var v = vec2<f32>();
-                if (FORMAT == 0u) {
-                    let first = at + token * DIM + 2u * pair;
-                    v = vec2<f32>(bitcast<f32>(cache[first]), bitcast<f32>(cache[first + 1u]));
-                } else {
-                    v = unpack2x16float(cache[at + token * PAIRS + pair]);
+                let seen = min(count - first, PAGE_ROWS);
+                for (var i = part; i < seen; i += 4u * PARTS) {
+                    let last = seen - 1u;
+                    let a = value_at(at, min(i, last), pair);
+                    let b = value_at(at, min(i + PARTS, last), pair);
+                    let c = value_at(at, min(i + 2u * PARTS, last), pair);
+                    let d = value_at(at, min(i + 3u * PARTS, last), pair);
+                    value = weighted(value, a, first + i, i <= last);
+                    value = weighted(value, b, first + i + PARTS, i + PARTS <= last);
+                    value = weighted(value, c, first + i + 2u * PARTS, i + 2u * PARTS <= last);
+                    value = weighted(value, d, first + i + 3u * PARTS, i + 3u * PARTS <= last);
                 }
-                value = fma(vec2<f32>(weights[i]), v, value);
             }
         }
         sums[t] = value;

@@ -54,8 +54,19 @@ fn prepare(@builtin(workgroup_id) wg: vec3<u32>, @builtin(local_invocation_index
     if (INPUT == INPUT_NORM || INPUT == INPUT_GATED_NORM) {
         var sums = vec2<f32>();
         if (INPUT == INPUT_NORM) {
-            for (var c = t; c < p.cols; c += 256u) {
+            // Four reads are on their way together.
+            var c = t;
+            while (c + 768u < p.cols) {
+                let first_x = arena[place(p.x, r, c)];
+                let second = arena[place(p.x, r, c + 256u)];
+                let third = arena[place(p.x, r, c + 512u)];
+                let fourth = arena[place(p.x, r, c + 768u)];
+                sums = squared(squared(squared(squared(sums, first_x), second), third), fourth);
+                c += 1024u;
+            }
+            while (c < p.cols) {
                 sums = squared(sums, arena[place(p.x, r, c)]);
+                c += 256u;
             }
         } else {
             for (var j = 0u; j < 4u; j++) {

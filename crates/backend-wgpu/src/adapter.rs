@@ -2,7 +2,6 @@
 
 use onebit_ops::OpError;
 use std::pin::pin;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 use wgpu::{Backends, DeviceType, ErrorFilter, Features, Limits};
@@ -158,7 +157,6 @@ pub(crate) struct Device {
     pub queue: wgpu::Queue,
     pub found: Found,
     pub abilities: Abilities,
-    lost: Arc<AtomicBool>,
     fault: Arc<Mutex<Option<String>>>,
 }
 
@@ -201,13 +199,10 @@ impl Device {
         };
         let (device, queue) =
             ready(adapter.request_device(&request)).map_err(|error| fault(format!("{}: {error}", found.name)))?;
-        let (lost, kept) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(None)));
-        let (flag, first) = (lost.clone(), kept.clone());
-        device.set_device_lost_callback(move |reason, message| {
-            if reason != wgpu::DeviceLostReason::Destroyed {
-                keep_first(&first, format!("the device was lost: {message}"));
-                flag.store(true, Ordering::Release);
-            }
+        let kept = Arc::new(Mutex::new(None));
+        let first = kept.clone();
+        device.set_device_lost_callback(move |_, message| {
+            keep_first(&first, format!("the device was lost: {}", one_line(&message)));
         });
         let first = kept.clone();
         device
@@ -224,7 +219,7 @@ impl Device {
             dot_products: found.api != "Metal",
             timestamps: device.features().contains(Features::TIMESTAMP_QUERY),
         };
-        Ok(Device { device, queue, found, abilities, lost, fault: kept })
+        Ok(Device { device, queue, found, abilities, fault: kept })
     }
 
     /// Device and API in words.
@@ -263,7 +258,6 @@ impl Device {
         let first = self.fault.lock().unwrap_or_else(PoisonError::into_inner);
         match &*first {
             Some(message) => Err(fault(message.clone())),
-            None if self.lost.load(Ordering::Acquire) => Err(fault("the device was lost")),
             None => Ok(()),
         }
     }

@@ -166,6 +166,8 @@ mod tests {
         let backend = WgpuBackend::new(WgpuOptions::default()).unwrap();
         backend.upload_vector(&[1.0]).unwrap();
         backend.device.device.destroy();
+        // The device says so when it is looked at.
+        assert!(matches!(backend.device.look(), Err(OpError::Device { .. })));
         let spec = CacheSpec {
             kv: onebit_ops::KvSpec { layers: 1, heads: 1, dim: 64, pages: 1, format: KvFormat::F16 },
             state: None,

@@ -3,7 +3,7 @@
 // Sums inside a group: of integers four at a time (INTEGERS), or of floats, which may be whole numbers and are then exact
 // too. 16 columns are one step: their codes become four words of four bytes each.
 
-var<workgroup> partial: array<f32, 256u * ROWS>;
+var<workgroup> partial: array<f32, THREADS * ROWS>;
 
 // ---- binary and ternary codes in wide groups: the loops over a word are written out, so that no compiler has to ----
 
@@ -91,7 +91,7 @@ fn products_of(whole: array<i32, ROWS>, sums: array<vec4<f32>, ROWS>) -> array<f
     return products;
 }
 
-@compute @workgroup_size(256)
+@compute @workgroup_size(THREADS)
 fn linear(@builtin(workgroup_id) wg: vec3<u32>, @builtin(local_invocation_index) t: u32) {
     // Steps of a group.
     const STEPS: u32 = GROUP / 16u;
@@ -179,20 +179,20 @@ fn linear(@builtin(workgroup_id) wg: vec3<u32>, @builtin(local_invocation_index)
         }
     }
     for (var m = 0u; m < ROWS; m++) {
-        partial[m * 256u + t] = result[m];
+        partial[m * THREADS + t] = result[m];
     }
     workgroupBarrier();
     let count = step[p.count];
-    for (var i = t; i < ROWS * LANES; i += 256u) {
+    for (var i = t; i < ROWS * LANES; i += THREADS) {
         let m = i / LANES;
         let row_lane = i % LANES;
         let row = block * LANES + row_lane;
         if (first + m >= count || row >= p.rows) {
             continue;
         }
-        var y = partial[m * 256u + row_lane];
+        var y = partial[m * THREADS + row_lane];
         for (var s = 1u; s < SLICES; s++) {
-            y += partial[m * 256u + s * LANES + row_lane];
+            y += partial[m * THREADS + s * LANES + row_lane];
         }
         y = with_residuals(y, first + m, block, row_lane);
         store(y, first + m, row);

@@ -1,8 +1,8 @@
 // Products with weights that are numbers: f16, bf16 or f32, as TYPE says.
 
-var<workgroup> partial: array<f32, 256u * ROWS>;
+var<workgroup> partial: array<f32, THREADS * ROWS>;
 
-@compute @workgroup_size(256)
+@compute @workgroup_size(THREADS)
 fn linear(@builtin(workgroup_id) wg: vec3<u32>, @builtin(local_invocation_index) t: u32) {
     let lane = t % LANES;
     let slice = t / LANES;
@@ -36,20 +36,20 @@ fn linear(@builtin(workgroup_id) wg: vec3<u32>, @builtin(local_invocation_index)
         }
     }
     for (var m = 0u; m < ROWS; m++) {
-        partial[m * 256u + t] = (sums[m].x + sums[m].y) + (sums[m].z + sums[m].w);
+        partial[m * THREADS + t] = (sums[m].x + sums[m].y) + (sums[m].z + sums[m].w);
     }
     workgroupBarrier();
     let count = step[p.count];
-    for (var i = t; i < ROWS * LANES; i += 256u) {
+    for (var i = t; i < ROWS * LANES; i += THREADS) {
         let m = i / LANES;
         let row_lane = i % LANES;
         let row = block * LANES + row_lane;
         if (first + m >= count || row >= p.rows) {
             continue;
         }
-        var y = partial[m * 256u + row_lane];
+        var y = partial[m * THREADS + row_lane];
         for (var s = 1u; s < SLICES; s++) {
-            y += partial[m * 256u + s * LANES + row_lane];
+            y += partial[m * THREADS + s * LANES + row_lane];
         }
         store(y, first + m, row);
     }

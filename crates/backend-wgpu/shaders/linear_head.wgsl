@@ -1,7 +1,7 @@
 // What every product has: bindings, and the end of a row.
 //
-// A workgroup has a block of 32 rows of the weight, a row a lane, and up to ROWS rows of activations. Its eight slices
-// have an eighth of the columns each; their sums are added in ascending order. So a result depends on the width of the
+// A workgroup has a block of 32 rows of the weight, a row a lane, and up to ROWS rows of activations. Its SLICES have an equal
+// share of the columns each; their sums are added in ascending order. So a result depends on the width of the
 // weight alone, not on ROWS nor on what a device thinks of subgroups, of which none are used.
 
 struct Params {
@@ -40,7 +40,7 @@ struct Params {
 @group(0) @binding(6) var<storage, read_write> arena: array<f32>;
 
 const LANES: u32 = 32u;
-const SLICES: u32 = 8u;
+const THREADS: u32 = LANES * SLICES;
 
 fn input_scale(m: u32, record: u32) -> f32 {
     return bitcast<f32>(prepared_words[p.scales + m * (p.padded / GROUP_COLUMNS) + record]);

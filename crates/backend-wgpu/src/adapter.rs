@@ -1,5 +1,6 @@
 //! Finding a GPU, opening it, and the sentences for what goes wrong.
 
+use crate::shaders::SLICES;
 use onebit_ops::OpError;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -145,6 +146,8 @@ pub(crate) struct Abilities {
     pub align: u64,
     /// Threads of the largest workgroup that is used.
     pub threads: u32,
+    /// Slices of the columns in a workgroup of a product. Compilers of Metal give large workgroups few registers.
+    pub slices: u32,
     /// Products of four bytes are an instruction.
     pub dot_products: bool,
     /// The device's own clock can be read, before and after each pass.
@@ -216,6 +219,7 @@ impl Device {
             align: u64::from(has.min_storage_buffer_offset_alignment.max(has.min_uniform_buffer_offset_alignment))
                 .max(256),
             threads,
+            slices: SLICES[usize::from(threads >= 512 && found.api != "Metal")],
             dot_products: found.api != "Metal",
             timestamps: device.features().contains(Features::TIMESTAMP_QUERY),
         };

@@ -77,6 +77,9 @@ sources! {
 /// Rows of activations of one pass over a weight.
 pub(crate) const ROW_COUNTS: [u32; 4] = [1, 2, 4, 8];
 
+/// Slices of the columns that a workgroup of a product has: of 256 threads, or of 512.
+pub(crate) const SLICES: [u32; 2] = [8, 16];
+
 /// Rows of a tile of the kernel for many rows of integers.
 pub(crate) const WIDE_ROWS: u32 = 64;
 
@@ -190,6 +193,7 @@ pub(crate) struct Packed {
     pub integers: bool,
     pub adds: bool,
     pub rows: u32,
+    pub slices: u32,
 }
 
 impl Packed {
@@ -204,15 +208,17 @@ impl Packed {
             ("INTEGERS", Value::Flag(self.integers)),
             ("EPILOGUE", Value::Number(u32::from(self.adds))),
             ("ROWS", Value::Number(self.rows)),
+            ("SLICES", Value::Number(self.slices)),
         ])
     }
 }
 
-pub(crate) fn dense(kind: ParamType, adds: bool, rows: u32) -> Kernel {
+pub(crate) fn dense(kind: ParamType, adds: bool, rows: u32, slices: u32) -> Kernel {
     DENSE.with(&[
         ("TYPE", Value::Number(type_number(kind))),
         ("EPILOGUE", Value::Number(u32::from(adds))),
         ("ROWS", Value::Number(rows)),
+        ("SLICES", Value::Number(slices)),
     ])
 }
 
@@ -283,9 +289,10 @@ pub fn every() -> Vec<(String, String)> {
         all.extend((inputs::PLAIN..=inputs::SWIGLU).map(|input| prepare(kind, input)));
     }
     for rows in ROW_COUNTS.into_iter().chain([WIDE_ROWS]) {
-        for adds in [false, true] {
+        // Both numbers of slices, with one epilogue each.
+        for (adds, slices) in [(false, SLICES[0]), (true, SLICES[1])] {
             if rows != WIDE_ROWS {
-                all.extend(TYPES.map(|kind| dense(kind, adds, rows)));
+                all.extend(TYPES.map(|kind| dense(kind, adds, rows, slices)));
             }
             for (bits, group) in [1, 2, 4, 8].into_iter().flat_map(|bits| [32, 64, 128].map(|group| (bits, group))) {
                 for integers in if rows == WIDE_ROWS { vec![true] } else { vec![false, true] } {
@@ -297,7 +304,7 @@ pub fn every() -> Vec<(String, String)> {
                         (ParamType::F32, Some(ParamType::F16), false),
                         (ParamType::F16, Some(ParamType::BF16), false),
                     ] {
-                        all.push(Packed { bits, group, scale, bias, residuals, integers, adds, rows }.kernel());
+                        all.push(Packed { bits, group, scale, bias, residuals, integers, adds, rows, slices }.kernel());
                     }
                 }
             }

@@ -180,10 +180,11 @@ fn product(
     let rows = frame.rows(out);
     let adds = residual.is_some();
     let integers = place.kind == kinds::PACKED;
+    let slices = frame.device.abilities.slices;
     let passes = passes(frame.most_rows(out), integers);
     let launches = passes.into_iter().map(|(pass, range)| {
         let kernel = match shape.codes {
-            Codes::Dense(kind) => shaders::dense(kind, adds, pass),
+            Codes::Dense(kind) => shaders::dense(kind, adds, pass, slices),
             Codes::Packed { bits, group } => Packed {
                 bits,
                 group,
@@ -193,6 +194,7 @@ fn product(
                 integers,
                 adds,
                 rows: pass,
+                slices,
             }
             .kernel(),
         };

@@ -42,6 +42,15 @@ fn four(words: vec4<u32>, which: u32) -> vec4<f32> {
     return vec4<f32>(unpack2x16float(pair.x), unpack2x16float(pair.y));
 }
 
+// Products with the values of a unit of a key, added to four sums.
+fn with_unit(sum: vec4<f32>, unit: u32, words: vec4<u32>) -> vec4<f32> {
+    let first = fma(query[unit * PER_WORD], four(words, 0u), sum);
+    if (FORMAT == 0u) {
+        return first;
+    }
+    return fma(query[unit * PER_WORD + 1u], four(words, 1u), first);
+}
+
 // Two values of a token.
 fn value_at(at: u32, token: u32, pair: u32) -> vec2<f32> {
     if (FORMAT == 0u) {
@@ -87,12 +96,16 @@ fn attention(@builtin(workgroup_id) wg: vec3<u32>, @builtin(local_invocation_ind
             let page = step[pages + (base + t) / PAGE_ROWS];
             let at = head_at(p.pages, page, false, kv_head) / 4u + t % PAGE_ROWS;
             var sum = vec4<f32>();
-            for (var unit = 0u; unit < DIM / PER_WORD / 4u; unit++) {
-                let k = keys[at + unit * PAGE_ROWS];
-                sum = fma(query[unit * PER_WORD], four(k, 0u), sum);
-                if (FORMAT == 1u) {
-                    sum = fma(query[unit * PER_WORD + 1u], four(k, 1u), sum);
-                }
+            // Four units on their way together.
+            for (var unit = 0u; unit < DIM / PER_WORD / 4u; unit += 4u) {
+                let a = keys[at + unit * PAGE_ROWS];
+                let b = keys[at + (unit + 1u) * PAGE_ROWS];
+                let c = keys[at + (unit + 2u) * PAGE_ROWS];
+                let d = keys[at + (unit + 3u) * PAGE_ROWS];
+                sum = with_unit(sum, unit, a);
+                sum = with_unit(sum, unit + 1u, b);
+                sum = with_unit(sum, unit + 2u, c);
+                sum = with_unit(sum, unit + 3u, d);
             }
             score = ((sum.x + sum.y) + (sum.z + sum.w)) * p.scale;
         }

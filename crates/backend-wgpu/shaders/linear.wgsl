@@ -56,26 +56,29 @@ fn code_bytes(word: u32) -> u32 {
 
 // ---- the end of a group ----
 
+// Scale and bias of a group.
+fn scale_of(block: u32, lane: u32, group: u32) -> vec2<f32> {
+    let number = (block * p.groups + group) * LANES + lane;
+    let scale = scale_at(number, SCALE, 0u);
+    if (BIAS == 3u) {
+        return vec2<f32>(scale, 0.0);
+    }
+    return vec2<f32>(scale, scale_at(number, BIAS, p.biases));
+}
+
 // Adds a group's products to the results of the pass.
 fn finish(
     result: ptr<function, array<f32, ROWS>>,
     products: array<f32, ROWS>,
-    block: u32,
-    lane: u32,
+    scale: vec2<f32>,
     first: u32,
     record: u32,
     group: u32,
 ) {
-    let number = (block * p.groups + group) * LANES + lane;
-    let scale = scale_at(number, SCALE, 0u);
-    var bias = 0.0;
-    if (BIAS != 3u) {
-        bias = scale_at(number, BIAS, p.biases);
-    }
     for (var m = 0u; m < ROWS; m++) {
         let input = input_scale(first + m, record);
         let total = total_of(first + m, group);
-        (*result)[m] = with_group((*result)[m], products[m], scale, bias, input, total);
+        (*result)[m] = with_group((*result)[m], products[m], scale.x, scale.y, input, total);
     }
 }
 
@@ -91,6 +94,44 @@ fn products_of(whole: array<i32, ROWS>, sums: array<vec4<f32>, ROWS>) -> array<f
     return products;
 }
 
+// One record in one group, whose one or two units and scale have been read.
+fn add_record(
+    result: ptr<function, array<f32, ROWS>>,
+    unit: vec4<u32>,
+    second: vec4<u32>,
+    scale: vec2<f32>,
+    first: u32,
+    record: u32,
+) {
+    // Vectors of input of a word.
+    const EACH: u32 = select(8u, 2u, INTEGERS) / BITS;
+    var whole = array<i32, ROWS>();
+    var sums = array<vec4<f32>, ROWS>();
+    if (INTEGERS) {
+        add_word(&whole, unit.x, first, record, 0u);
+        add_word(&whole, unit.y, first, record, EACH);
+        add_word(&whole, unit.z, first, record, 2u * EACH);
+        add_word(&whole, unit.w, first, record, 3u * EACH);
+    } else {
+        add_word_floats(&sums, unit.x, first, record, 0u);
+        add_word_floats(&sums, unit.y, first, record, EACH);
+        add_word_floats(&sums, unit.z, first, record, 2u * EACH);
+        add_word_floats(&sums, unit.w, first, record, 3u * EACH);
+    }
+    if (BITS == 2u && INTEGERS) {
+        add_word(&whole, second.x, first, record, 4u * EACH);
+        add_word(&whole, second.y, first, record, 5u * EACH);
+        add_word(&whole, second.z, first, record, 6u * EACH);
+        add_word(&whole, second.w, first, record, 7u * EACH);
+    } else if (BITS == 2u) {
+        add_word_floats(&sums, second.x, first, record, 4u * EACH);
+        add_word_floats(&sums, second.y, first, record, 5u * EACH);
+        add_word_floats(&sums, second.z, first, record, 6u * EACH);
+        add_word_floats(&sums, second.w, first, record, 7u * EACH);
+    }
+    finish(result, products_of(whole, sums), scale, first, record, record);
+}
+
 @compute @workgroup_size(THREADS)
 fn linear(@builtin(workgroup_id) wg: vec3<u32>, @builtin(local_invocation_index) t: u32) {
     // Steps of a group.
@@ -103,78 +144,70 @@ fn linear(@builtin(workgroup_id) wg: vec3<u32>, @builtin(local_invocation_index)
     let from_record = min(slice * share, p.records);
     let to_record = min(from_record + share, p.records);
     var result = array<f32, ROWS>();
-    for (var record = from_record; record < to_record; record++) {
-        let at = (block * p.units + record * BITS) * LANES + lane;
-        var whole = array<i32, ROWS>();
-        var sums = array<vec4<f32>, ROWS>();
-        if (BITS <= 2u && GROUP >= 64u) {
-            // Vectors of input of a word.
-            const EACH: u32 = select(8u, 2u, INTEGERS) / BITS;
-            let unit = codes[at];
-            if (INTEGERS) {
-                add_word(&whole, unit.x, first, record, 0u);
-                add_word(&whole, unit.y, first, record, EACH);
-            } else {
-                add_word_floats(&sums, unit.x, first, record, 0u);
-                add_word_floats(&sums, unit.y, first, record, EACH);
-            }
-            if (BITS == 2u) {
-                if (INTEGERS) {
-                    add_word(&whole, unit.z, first, record, 2u * EACH);
-                    add_word(&whole, unit.w, first, record, 3u * EACH);
-                } else {
-                    add_word_floats(&sums, unit.z, first, record, 2u * EACH);
-                    add_word_floats(&sums, unit.w, first, record, 3u * EACH);
-                }
-            }
-            // Half of the record, and the other half.
-            if (GROUP == 64u) {
-                finish(&result, products_of(whole, sums), block, lane, first, record, 2u * record);
-                whole = array<i32, ROWS>();
-                sums = array<vec4<f32>, ROWS>();
-            }
-            var more = unit.zw;
-            if (BITS == 2u) {
-                let second = codes[at + LANES];
-                more = second.zw;
-                if (INTEGERS) {
-                    add_word(&whole, second.x, first, record, 4u * EACH);
-                    add_word(&whole, second.y, first, record, 5u * EACH);
-                } else {
-                    add_word_floats(&sums, second.x, first, record, 4u * EACH);
-                    add_word_floats(&sums, second.y, first, record, 5u * EACH);
-                }
-            }
-            const LAST: u32 = select(6u, 2u, BITS == 1u);
-            if (INTEGERS) {
-                add_word(&whole, more.x, first, record, LAST * EACH);
-                add_word(&whole, more.y, first, record, (LAST + 1u) * EACH);
-            } else {
-                add_word_floats(&sums, more.x, first, record, LAST * EACH);
-                add_word_floats(&sums, more.y, first, record, (LAST + 1u) * EACH);
-            }
-            let group = select(record, 2u * record + 1u, GROUP == 64u);
-            finish(&result, products_of(whole, sums), block, lane, first, record, group);
-            continue;
+    if (BITS <= 2u && GROUP == 128u && ROWS > 1u) {
+        const SECOND: u32 = select(LANES, 0u, BITS == 1u);
+        let start = block * p.units * LANES + lane;
+        for (var record = from_record; record < to_record; record++) {
+            let at = start + record * BITS * LANES;
+            add_record(&result, codes[at], codes[at + SECOND], scale_of(block, lane, record), first, record);
         }
-        for (var q = 0u; q < 8u; q++) {
-            let c = codes_of(at, q);
-            for (var m = 0u; m < ROWS; m++) {
-                if (INTEGERS) {
-                    whole[m] += dot(c, prepared[input_at(first + m, record) + q]);
-                } else {
-                    let base = input_at(first + m, record) + 4u * q;
-                    sums[m] = add_products(sums[m], c.x, bitcast<vec4<f32>>(prepared[base]));
-                    sums[m] = add_products(sums[m], c.y, bitcast<vec4<f32>>(prepared[base + 1u]));
-                    sums[m] = add_products(sums[m], c.z, bitcast<vec4<f32>>(prepared[base + 2u]));
-                    sums[m] = add_products(sums[m], c.w, bitcast<vec4<f32>>(prepared[base + 3u]));
-                }
+    } else if (BITS <= 2u && GROUP == 128u) {
+        // Codes and scales of four records are on their way together; behind the last one it is read again.
+        const SECOND: u32 = select(LANES, 0u, BITS == 1u);
+        const STEP: u32 = BITS * LANES;
+        let start = block * p.units * LANES + lane;
+        let last = max(to_record, 1u) - 1u;
+        for (var record = from_record; record < to_record; record += 4u) {
+            let record_b = min(record + 1u, last);
+            let record_c = min(record + 2u, last);
+            let record_d = min(record + 3u, last);
+            let unit_a = codes[start + record * STEP];
+            let unit_b = codes[start + record_b * STEP];
+            let unit_c = codes[start + record_c * STEP];
+            let unit_d = codes[start + record_d * STEP];
+            let more_a = codes[start + record * STEP + SECOND];
+            let more_b = codes[start + record_b * STEP + SECOND];
+            let more_c = codes[start + record_c * STEP + SECOND];
+            let more_d = codes[start + record_d * STEP + SECOND];
+            let scale_a = scale_of(block, lane, record);
+            let scale_b = scale_of(block, lane, record_b);
+            let scale_c = scale_of(block, lane, record_c);
+            let scale_d = scale_of(block, lane, record_d);
+            add_record(&result, unit_a, more_a, scale_a, first, record);
+            if (record + 1u < to_record) {
+                add_record(&result, unit_b, more_b, scale_b, first, record + 1u);
             }
-            if ((q + 1u) % STEPS == 0u) {
-                let group = record * (GROUP_COLUMNS / GROUP) + q / STEPS;
-                finish(&result, products_of(whole, sums), block, lane, first, record, group);
-                whole = array<i32, ROWS>();
-                sums = array<vec4<f32>, ROWS>();
+            if (record + 2u < to_record) {
+                add_record(&result, unit_c, more_c, scale_c, first, record + 2u);
+            }
+            if (record + 3u < to_record) {
+                add_record(&result, unit_d, more_d, scale_d, first, record + 3u);
+            }
+        }
+    } else {
+        for (var record = from_record; record < to_record; record++) {
+            let at = (block * p.units + record * BITS) * LANES + lane;
+            var whole = array<i32, ROWS>();
+            var sums = array<vec4<f32>, ROWS>();
+            for (var q = 0u; q < 8u; q++) {
+                let c = codes_of(at, q);
+                for (var m = 0u; m < ROWS; m++) {
+                    if (INTEGERS) {
+                        whole[m] += dot(c, prepared[input_at(first + m, record) + q]);
+                    } else {
+                        let base = input_at(first + m, record) + 4u * q;
+                        sums[m] = add_products(sums[m], c.x, bitcast<vec4<f32>>(prepared[base]));
+                        sums[m] = add_products(sums[m], c.y, bitcast<vec4<f32>>(prepared[base + 1u]));
+                        sums[m] = add_products(sums[m], c.z, bitcast<vec4<f32>>(prepared[base + 2u]));
+                        sums[m] = add_products(sums[m], c.w, bitcast<vec4<f32>>(prepared[base + 3u]));
+                    }
+                }
+                if ((q + 1u) % STEPS == 0u) {
+                    let group = record * (GROUP_COLUMNS / GROUP) + q / STEPS;
+                    finish(&result, products_of(whole, sums), scale_of(block, lane, group), first, record, group);
+                    whole = array<i32, ROWS>();
+                    sums = array<vec4<f32>, ROWS>();
+                }
             }
         }
     }

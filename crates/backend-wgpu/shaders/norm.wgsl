@@ -13,6 +13,9 @@ struct Params {
 @group(0) @binding(1) var<storage, read> gain: array<f32>;
 @group(0) @binding(2) var<storage, read_write> arena: array<f32>;
 
+// Gated blocks of 128 values are summed up as `prepare` does it in front of a product: so both have the same bits.
+const QUADS: bool = GATED && THREADS == 32u;
+
 var<workgroup> pairs: array<vec2<f32>, THREADS>;
 
 @compute @workgroup_size(THREADS)
@@ -21,8 +24,14 @@ fn norm(@builtin(workgroup_id) wg: vec3<u32>, @builtin(local_invocation_index) t
     let r = wg.y;
     let from_ = p.x.offset + r * p.x.row_stride + head * p.x.head_stride;
     var sums = vec2<f32>();
-    for (var i = t; i < p.x.dim; i += THREADS) {
-        sums = squared(sums, arena[from_ + i]);
+    if (QUADS) {
+        for (var j = 0u; j < 4u; j++) {
+            sums = squared(sums, arena[from_ + 4u * t + j]);
+        }
+    } else {
+        for (var i = t; i < p.x.dim; i += THREADS) {
+            sums = squared(sums, arena[from_ + i]);
+        }
     }
     pairs[t] = sums;
     workgroupBarrier();

@@ -253,7 +253,12 @@ pub(crate) fn embed_packed(
 }
 
 pub(crate) fn norm(gated: bool, dim: usize) -> Kernel {
-    NORM.with(&[("GATED", Value::Flag(gated)), ("THREADS", Value::Number(if dim <= 256 { 64 } else { 256 }))])
+    let threads = match dim {
+        128 if gated => 32,
+        0..=256 => 64,
+        _ => 256,
+    };
+    NORM.with(&[("GATED", Value::Flag(gated)), ("THREADS", Value::Number(threads))])
 }
 
 pub(crate) fn pointwise(op: u32) -> Kernel {
@@ -317,7 +322,7 @@ pub fn every() -> Vec<(String, String)> {
     }
     all.extend((pointwise::ADD..=pointwise::SELECT_ROWS).map(pointwise));
     for gated in [false, true] {
-        all.extend([128, 1024].map(|dim| norm(gated, dim)));
+        all.extend([64, 128, 1024].map(|dim| norm(gated, dim)));
     }
     all.extend([&OUTPUT, &ROPE, &GATES, &CONV, &COMBINE, &SAMPLE_SCAN, &BANDWIDTH].map(|source| source.with(&[])));
     all.extend([256, 512].map(sample));

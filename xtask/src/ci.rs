@@ -8,6 +8,34 @@ use std::path::Path;
 /// The arguments of the test command that the README names.
 pub(crate) const TEST: &[&str] = &["test", "--workspace"];
 
+/// What runs on lavapipe, Mesa's Vulkan driver on the processor: every kernel once or more. The sweeps over all formats and
+/// numbers of rows are left to GPUs.
+const ON_LAVAPIPE: &[&str] = &[
+    "attention",
+    "contract",
+    "conv",
+    "embedding",
+    "gated_delta",
+    "gates",
+    "matmul_epilogues",
+    "matmul_integers",
+    "matmul_members",
+    "neighbours",
+    "norms",
+    "replay",
+    "rope",
+    "sample",
+    "select",
+    "slots",
+    "speculation",
+];
+
+/// Whether lavapipe is installed where Debian and others put it.
+fn has_lavapipe() -> bool {
+    let manifests = Path::new("/usr/share/vulkan/icd.d").read_dir();
+    manifests.is_ok_and(|all| all.flatten().any(|file| file.file_name().to_string_lossy().starts_with("lvp_icd")))
+}
+
 /// Runs every check.
 pub(crate) fn run(root: &Path) -> Result<()> {
     let step = |args: &[&str]| run_in(root, args, &[]);
@@ -21,6 +49,12 @@ pub(crate) fn run(root: &Path) -> Result<()> {
         eprintln!("cargo-deny is not installed: licences and advisories not checked");
     }
     step(TEST)?;
+    if has_lavapipe() {
+        let test = ["test", "-p", "onebit-backend-wgpu", "--test", "conformance", "--", "--exact"];
+        run_in(root, &[&test, ON_LAVAPIPE].concat(), &[("ONEBIT_TEST_BACKEND", "wgpu")])?;
+    } else {
+        eprintln!("mesa-vulkan-drivers is not installed: the wgpu backend ran nothing");
+    }
     if clients::can_run() {
         clients::run(root, &[])?;
     } else {

@@ -1,10 +1,11 @@
 //! The choice of a backend. The only place that names one.
 
 use crate::args::{BackendName, RunOptions};
-use crate::{kept, memory, terminal};
+use crate::{kept, memory, terminal, trial};
 use anyhow::{Result, bail};
 use onebit_backend_cpu::{CpuBackend, CpuOptions, Tier};
 use onebit_backend_cuda::{CudaBackend, CudaOptions};
+use onebit_backend_wgpu::{AdapterKind, WgpuBackend, WgpuOptions};
 use onebit_ops::reference::Reference;
 use onebit_ops::{Backend, FormatSupport, OpError};
 use onebit_quant::{Format, ParamType};
@@ -12,14 +13,14 @@ use std::sync::Arc;
 
 /// Opens the backend that was asked for, ready to run a model.
 ///
-/// `auto` takes a GPU when one works. When there is a GPU's driver and it does not work, one line says why, unless
-/// `quiet`; a machine without any driver is no news.
+/// `auto` takes a GPU when one works: through CUDA, else through wgpu after a trial. When there is a GPU and it is not taken,
+/// one line says why, unless `quiet`; a machine without any driver is no news, nor is one with a software adapter.
 ///
 /// # Errors
 /// When it is not there; only `auto` goes on to another one, and says so.
 pub fn open(options: &RunOptions, quiet: bool) -> Result<Arc<dyn Backend>> {
     let ready = || cuda().and_then(|cuda| cuda.prepare().map(|()| cuda));
-    choose(options.backend, options.threads, ready, quiet)
+    choose(options.backend, options.threads, ready, true, quiet)
 }
 
 /// Opens a backend that runs image models: the one asked for, or, where `auto` would take a GPU that does not, the processor;
@@ -50,16 +51,22 @@ pub fn open_for_images(options: &RunOptions, quiet: bool) -> Result<Arc<dyn Back
 /// # Errors
 /// As [`open`].
 pub fn open_to_look(name: BackendName, threads: Option<usize>) -> Result<Arc<dyn Backend>> {
-    choose(name, threads, cuda, false)
+    choose(name, threads, cuda, false, false)
 }
 
 fn choose(
     name: BackendName,
     threads: Option<usize>,
     cuda: impl FnOnce() -> Result<CudaBackend, OpError>,
+    tried: bool,
     quiet: bool,
 ) -> Result<Arc<dyn Backend>> {
     let cpu = || -> Result<Arc<dyn Backend>> { Ok(Arc::new(CpuBackend::new(CpuOptions { threads, tier: None })?)) };
+    let note = |text: &str| {
+        if !quiet {
+            terminal::say(&format!("note: {text}"));
+        }
+    };
     match name {
         BackendName::Reference => Ok(Arc::new(Reference::new())),
         BackendName::Cpu => cpu(),
@@ -67,18 +74,55 @@ fn choose(
             Ok(backend) => Ok(Arc::new(backend)),
             Err(error) => bail!("{error}; --backend cpu uses the processor"),
         },
-        BackendName::Auto if !onebit_backend_cuda::driver_is_installed() => cpu(),
-        BackendName::Auto => match cuda() {
-            Ok(backend) => Ok(Arc::new(backend)),
-            Err(error) => {
-                if !quiet {
-                    terminal::say(&format!("note: the processor is used, because CUDA cannot start: {error}"));
+        BackendName::Wgpu => match WgpuBackend::new(WgpuOptions::default()) {
+            Ok(backend) => {
+                if backend.adapter().kind == AdapterKind::Software {
+                    let name = &backend.adapter().name;
+                    note(&format!("{name} is a software adapter, which is slower than --backend cpu"));
                 }
-                cpu()
+                Ok(Arc::new(backend))
             }
+            Err(error) => bail!("{error}; --backend cpu uses the processor"),
         },
-        BackendName::Wgpu => bail!("this build of onebit has no wgpu backend; --backend cpu uses the processor"),
+        BackendName::Auto => {
+            let mut why = Vec::new();
+            if onebit_backend_cuda::driver_is_installed() {
+                match cuda() {
+                    Ok(backend) => return Ok(Arc::new(backend)),
+                    Err(error) => why.push(format!("CUDA cannot start: {error}")),
+                }
+            }
+            match hardware(tried, threads) {
+                Ok(Some(backend)) => {
+                    why.iter().for_each(|why| note(&format!("the GPU is used through wgpu, because {why}")));
+                    return Ok(backend);
+                }
+                Ok(None) => {}
+                Err(error) => why.push(format!("{error:#}")),
+            }
+            if !why.is_empty() {
+                note(&format!("the processor is used, because {}", why.join(", and ")));
+            }
+            cpu()
+        }
     }
+}
+
+/// The GPU through wgpu, unless there is none but software; where `tried`, only one that stands the trial.
+fn hardware(tried: bool, threads: Option<usize>) -> Result<Option<Arc<dyn Backend>>> {
+    if !onebit_backend_wgpu::gpu_is_possible() {
+        return Ok(None);
+    }
+    let adapters = onebit_backend_wgpu::adapters();
+    let Some(first) = adapters.iter().find(|a| a.kind != AdapterKind::Software) else { return Ok(None) };
+    let backend = WgpuBackend::new(WgpuOptions { adapter: Some(first.name.clone()), chunk_bytes: None })?;
+    if tried {
+        let cpu = CpuBackend::new(CpuOptions { threads, tier: None })?;
+        if let Some(objection) = trial::objection(&backend, first, &cpu)? {
+            bail!("{} was tried: {objection}", first.describe());
+        }
+    }
+    Ok(Some(Arc::new(backend)))
 }
 
 /// The GPU, with machine code kept among the user's caches where there is a folder for them.
@@ -88,7 +132,7 @@ fn cuda() -> Result<CudaBackend, OpError> {
 
 /// One way to run on this machine, for reports and checks.
 pub struct Candidate {
-    /// `reference`, `cpu/avx2`, `cuda/90a`.
+    /// `reference`, `cpu/avx2`, `cuda/90a`, `wgpu/vulkan`.
     pub name: String,
     /// It.
     pub backend: Arc<dyn Backend>,
@@ -102,11 +146,11 @@ pub struct Machine {
     pub absent: Vec<(&'static str, String)>,
 }
 
-/// Looks for every backend and tier.
+/// Looks for every backend and tier. A software adapter counts only when `asked` for by name.
 ///
 /// # Errors
 /// A tier that was found and cannot be opened.
-pub fn all(threads: Option<usize>) -> Result<Machine> {
+pub fn all(asked: BackendName, threads: Option<usize>) -> Result<Machine> {
     let mut candidates = vec![Candidate { name: "reference".to_owned(), backend: Arc::new(Reference::new()) }];
     for tier in Tier::available() {
         let backend = Arc::new(CpuBackend::new(CpuOptions { threads, tier: Some(tier) })?);
@@ -120,7 +164,22 @@ pub fn all(threads: Option<usize>) -> Result<Machine> {
         Err(OpError::Device { message, .. }) => absent.push(("cuda", message)),
         Err(error) => absent.push(("cuda", error.to_string())),
     }
-    absent.push(("wgpu", "not in this build".to_owned()));
+    if asked != BackendName::Wgpu && !onebit_backend_wgpu::gpu_is_possible() {
+        absent.push(("wgpu", "this machine has no GPU".to_owned()));
+        return Ok(Machine { candidates, absent });
+    }
+    match WgpuBackend::new(WgpuOptions::default()) {
+        Ok(backend) if backend.adapter().kind == AdapterKind::Software && asked != BackendName::Wgpu => {
+            let name = backend.adapter().describe();
+            absent.push(("wgpu", format!("{name} only, which --backend wgpu asks for by name")));
+        }
+        Ok(backend) => {
+            let name = format!("wgpu/{}", backend.adapter().api.to_lowercase());
+            candidates.push(Candidate { name, backend: Arc::new(backend) });
+        }
+        Err(OpError::Device { message, .. }) => absent.push(("wgpu", message)),
+        Err(error) => absent.push(("wgpu", error.to_string())),
+    }
     Ok(Machine { candidates, absent })
 }
 

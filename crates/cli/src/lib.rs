@@ -37,6 +37,7 @@ pub mod shape;
 pub mod side;
 pub mod source;
 pub mod terminal;
+pub mod trial;
 
 use args::{Cli, Command};
 use clap::Parser;

@@ -15,6 +15,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("onebit-conformance", &["onebit-ops", "onebit-quant"]),
     ("onebit-backend-cpu", &["onebit-ops", "onebit-quant"]),
     ("onebit-backend-cuda", &["onebit-ops", "onebit-quant"]),
+    ("onebit-backend-wgpu", &["onebit-ops", "onebit-quant"]),
     ("onebit-models", &["onebit-ops", "onebit-quant"]),
     ("onebit-engine", &["onebit-models", "onebit-ops", "onebit-text"]),
     ("onebit-server", &["onebit-engine", "onebit-text"]),

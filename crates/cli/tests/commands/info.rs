@@ -17,7 +17,6 @@ fn a_dense_model() {
         "qwen3: 3 layers",
         "MLX affine 1-bit g128 F16",
         "cpu/portable",
-        "no wgpu: not in this build",
         "thinking that can be switched",
         "temperature 0.6",
         "keys and values for each token",

@@ -87,7 +87,9 @@ fn backends_that_this_build_or_machine_lacks() {
             onebit(&args).run().fails(1, &[part, "--backend cpu"]);
         }
     };
-    refused("wgpu", "no wgpu backend");
+    if onebit_backend_wgpu::adapters().is_empty() {
+        refused("wgpu", "no driver of Vulkan, Metal or DX12 was found");
+    }
     if !onebit_backend_cuda::driver_is_installed() {
         refused("cuda", "no NVIDIA driver is installed");
         // A machine without a driver is not told so at every command.

@@ -10,6 +10,7 @@ use case::Case;
 use judge::{Judged, Profile};
 use onebit_backend_cpu::{CpuBackend, CpuOptions, Tier};
 use onebit_backend_cuda::{CudaBackend, CudaOptions};
+use onebit_backend_wgpu::{WgpuBackend, WgpuOptions};
 use onebit_conformance::mock::MockDevice;
 use onebit_ops::reference::Reference;
 use onebit_ops::{Activations, Backend};
@@ -127,6 +128,32 @@ fn cuda_stays_within_the_int8_profile() {
 #[test]
 fn cuda_gives_the_same_logits_however_a_prompt_is_split() {
     cuda().iter().for_each(check_splits);
+}
+
+/// An adapter where one is asked for; a software adapter would take minutes that nobody expects.
+fn wgpu() -> Option<Arc<dyn Backend>> {
+    if std::env::var("ONEBIT_TEST_BACKEND").as_deref() != Ok("wgpu") {
+        eprintln!("not run: ONEBIT_TEST_BACKEND is not wgpu");
+        return None;
+    }
+    Some(Arc::new(WgpuBackend::new(WgpuOptions::default()).expect("an adapter was asked for")))
+}
+
+#[test]
+fn wgpu_equals_the_goldens_in_f32() {
+    wgpu().iter().for_each(|backend| check(backend, Activations::F32, Profile::F32));
+}
+
+#[test]
+fn wgpu_stays_within_the_int8_profile() {
+    for activations in [Activations::I8G128, Activations::I9G128] {
+        wgpu().iter().for_each(|backend| check(backend, activations, Profile::Int8));
+    }
+}
+
+#[test]
+fn wgpu_gives_the_same_logits_however_a_prompt_is_split() {
+    wgpu().iter().for_each(check_splits);
 }
 
 #[test]

@@ -136,7 +136,7 @@ fn conclude(findings: Findings) -> Result<()> {
 
 /// The backends to check, and those that are none.
 fn machine(args: &DoctorArgs) -> Result<Machine> {
-    let mut machine = backends::all(args.run.threads)?;
+    let mut machine = backends::all(args.run.backend, args.run.threads)?;
     // Fails with its sentence for a backend that this build or machine lacks.
     backends::open_to_look(args.run.backend, args.run.threads)?;
     machine.candidates.retain(|c| match args.run.backend {

@@ -247,7 +247,7 @@ impl Report {
             matrix_bytes: bytes,
             bits_per_weight: bytes as f64 * 8.0 / facts.parameters.max(1) as f64,
         });
-        let machine = backends::all(options.threads)?;
+        let machine = backends::all(options.backend, options.threads)?;
         self.kernels = kernels(&formats, &machine.candidates);
         self.absent = machine.absent.into_iter().map(|(backend, reason)| AbsentRow { backend, reason }).collect();
         let unsupported = formats.iter().find_map(|f| match backend.format_support(*f) {

@@ -1,0 +1,178 @@
+// Causal softmax attention over pages, 256 tokens (a split) at a time: a thread a token for the scores, then a thread two
+// values of the result. With SPLIT a workgroup has one split and leaves a partial result, which `attention_combine` joins;
+// else it has all splits of its row and joins them itself, in the same order: the bits are the same.
+
+struct Params {
+    q: View,
+    pages: Pages,
+    out: u32,
+    out_stride: u32,
+    scale: f32,
+    // Splits that there is room for.
+    splits: u32,
+    // Word of the scratch memory.
+    partials: u32,
+    reserved_a: u32,
+    reserved_b: u32,
+    reserved_c: u32,
+}
+
+@group(0) @binding(0) var<uniform> p: Params;
+@group(0) @binding(1) var<storage, read> step: array<u32>;
+@group(0) @binding(2) var<storage, read> keys: array<vec4<u32>>;
+@group(0) @binding(3) var<storage, read> cache: array<u32>;
+@group(0) @binding(4) var<storage, read_write> partials: array<f32>;
+@group(0) @binding(5) var<storage, read_write> arena: array<f32>;
+
+const SPLIT_TOKENS: u32 = 256u;
+const PAIRS: u32 = DIM / 2u;
+// Threads that share two values have every PARTS-th token.
+const PARTS: u32 = 256u / PAIRS;
+
+var<workgroup> query: array<vec4<f32>, DIM / 4u>;
+var<workgroup> weights: array<f32, 256>;
+var<workgroup> tree: array<f32, 256>;
+var<workgroup> sums: array<vec2<f32>, 256>;
+
+fn four(words: vec4<u32>, which: u32) -> vec4<f32> {
+    if (FORMAT == 0u) {
+        return bitcast<vec4<f32>>(words);
+    }
+    let pair = select(words.xy, words.zw, which == 1u);
+    return vec4<f32>(unpack2x16float(pair.x), unpack2x16float(pair.y));
+}
+
+// Products with the values of a unit of a key, added to four sums.
+fn with_unit(sum: vec4<f32>, unit: u32, words: vec4<u32>) -> vec4<f32> {
+    let first = fma(query[unit * PER_WORD], four(words, 0u), sum);
+    if (FORMAT == 0u) {
+        return first;
+    }
+    return fma(query[unit * PER_WORD + 1u], four(words, 1u), first);
+}
+
+// Two values of a token.
+fn value_at(at: u32, token: u32, pair: u32) -> vec2<f32> {
+    if (FORMAT == 0u) {
+        let first = at + token * DIM + 2u * pair;
+        return vec2<f32>(bitcast<f32>(cache[first]), bitcast<f32>(cache[first + 1u]));
+    }
+    return unpack2x16float(cache[at + token * PAIRS + pair]);
+}
+
+fn weighted(sum: vec2<f32>, value: vec2<f32>, token: u32, is_seen: bool) -> vec2<f32> {
+    if (is_seen) {
+        return fma(vec2<f32>(weights[token]), value, sum);
+    }
+    return sum;
+}
+
+@compute @workgroup_size(256)
+fn attention(@builtin(workgroup_id) wg: vec3<u32>, @builtin(local_invocation_index) t: u32) {
+    let head = wg.x;
+    let row = wg.y;
+    let kv_head = head / (p.q.heads / p.pages.heads);
+    let segment = step[STEP_SEGMENT] + step[step[STEP_ROW_SEGMENT] + row] * SEGMENT_WORDS;
+    let tokens = step[segment + SEGMENT_PAST] + row - step[segment + SEGMENT_FIRST_ROW] + 1u;
+    let pages = step[STEP_PAGES] + step[segment + SEGMENT_FIRST_PAGE];
+    for (var d = t; d < DIM / 4u; d += 256u) {
+        let at = place(p.q, row, head * DIM + 4u * d);
+        query[d] = vec4<f32>(arena[at], arena[at + 1u], arena[at + 2u], arena[at + 3u]);
+    }
+    let pair = t % PAIRS;
+    let part = t / PAIRS;
+    var whole = nothing();
+    var from_ = 0u;
+    var end = tokens;
+    if (SPLIT) {
+        from_ = wg.z * SPLIT_TOKENS;
+        end = min(tokens, from_ + SPLIT_TOKENS);
+    }
+    for (var base = from_; base < end; base += SPLIT_TOKENS) {
+        workgroupBarrier();
+        let count = min(tokens - base, SPLIT_TOKENS);
+        var score = -LARGEST;
+        if (t < count) {
+            let page = step[pages + (base + t) / PAGE_ROWS];
+            let at = head_at(p.pages, page, false, kv_head) / 4u + t % PAGE_ROWS;
+            var sum = vec4<f32>();
+            // Four units on their way together.
+            for (var unit = 0u; unit < DIM / PER_WORD / 4u; unit += 4u) {
+                let a = keys[at + unit * PAGE_ROWS];
+                let b = keys[at + (unit + 1u) * PAGE_ROWS];
+                let c = keys[at + (unit + 2u) * PAGE_ROWS];
+                let d = keys[at + (unit + 3u) * PAGE_ROWS];
+                sum = with_unit(sum, unit, a);
+                sum = with_unit(sum, unit + 1u, b);
+                sum = with_unit(sum, unit + 2u, c);
+                sum = with_unit(sum, unit + 3u, d);
+            }
+            score = ((sum.x + sum.y) + (sum.z + sum.w)) * p.scale;
+        }
+        // A score that is none goes past the comparison, and into every weight.
+        tree[t] = score;
+        workgroupBarrier();
+        for (var i = 128u; i > 0u; i /= 2u) {
+            if (t < i) {
+                tree[t] = max(tree[t], tree[t + i]);
+            }
+            workgroupBarrier();
+        }
+        let largest = tree[0];
+        workgroupBarrier();
+        let weight = select(0.0, exponential(score - largest), t < count);
+        weights[t] = weight;
+        tree[t] = weight;
+        workgroupBarrier();
+        for (var i = 128u; i > 0u; i /= 2u) {
+            if (t < i) {
+                tree[t] += tree[t + i];
+            }
+            workgroupBarrier();
+        }
+        var value = vec2<f32>();
+        if (part < PARTS) {
+            // Page by page, four tokens on their way together; what lies behind the last one has no weight.
+            for (var first = 0u; first < count; first += PAGE_ROWS) {
+                let page = step[pages + (base + first) / PAGE_ROWS];
+                let at = head_at(p.pages, page, true, kv_head);
+                let seen = min(count - first, PAGE_ROWS);
+                for (var i = part; i < seen; i += 4u * PARTS) {
+                    let last = seen - 1u;
+                    let a = value_at(at, min(i, last), pair);
+                    let b = value_at(at, min(i + PARTS, last), pair);
+                    let c = value_at(at, min(i + 2u * PARTS, last), pair);
+                    let d = value_at(at, min(i + 3u * PARTS, last), pair);
+                    value = weighted(value, a, first + i, i <= last);
+                    value = weighted(value, b, first + i + PARTS, i + PARTS <= last);
+                    value = weighted(value, c, first + i + 2u * PARTS, i + 2u * PARTS <= last);
+                    value = weighted(value, d, first + i + 3u * PARTS, i + 3u * PARTS <= last);
+                }
+            }
+        }
+        sums[t] = value;
+        workgroupBarrier();
+        if (part == 0u) {
+            for (var i = 1u; i < PARTS; i++) {
+                value += sums[i * PAIRS + pair];
+            }
+            whole = join(whole, Partial(largest, tree[0], value));
+        }
+    }
+    if (part != 0u || from_ >= tokens) {
+        return;
+    }
+    if (SPLIT) {
+        let at = p.partials + ((row * p.q.heads + head) * p.splits + wg.z) * (DIM + 2u);
+        if (pair == 0u) {
+            partials[at] = whole.largest;
+            partials[at + 1u] = whole.sum;
+        }
+        partials[at + 2u + 2u * pair] = whole.values.x;
+        partials[at + 3u + 2u * pair] = whole.values.y;
+        return;
+    }
+    let out = p.out + row * p.out_stride + head * DIM + 2u * pair;
+    arena[out] = whole.values.x / whole.sum;
+    arena[out + 1u] = whole.values.y / whole.sum;
+}

@@ -1,0 +1,54 @@
+// How keys and values lie in pages. FORMAT: 0 f32, 1 f16. Counted in words of four bytes:
+//
+//   page    [k | v][head][64 tokens]
+//   keys    [unit of four words][64 tokens][four words], so that neighbouring threads, a token each, read neighbours
+//   values  [64 tokens][dim]
+
+// Values of a word.
+const PER_WORD: u32 = select(1u, 2u, FORMAT == 1u);
+
+struct Pages {
+    page_words: u32,
+    head_words: u32,
+    heads: u32,
+    dim: u32,
+}
+
+// Word where a head's keys or values of a page begin.
+fn head_at(pages: Pages, page: u32, is_value: bool, head: u32) -> u32 {
+    return page * pages.page_words + (select(0u, pages.heads, is_value) + head) * pages.head_words;
+}
+
+// Place of word `w` of a token's key.
+fn key_word(token: u32, w: u32) -> u32 {
+    return ((w / 4u) * PAGE_ROWS + token) * 4u + w % 4u;
+}
+
+// A number as f16, ties to even, whatever a device does by itself.
+fn half_bits(x: f32) -> u32 {
+    let bits = bitcast<u32>(x);
+    let sign = (bits >> 16u) & 0x8000u;
+    let size = bits & 0x7fffffffu;
+    if (size > INFINITE) {
+        return sign | 0x7e00u;
+    }
+    // From 65520 on everything rounds to infinity.
+    if (size >= 0x477ff000u) {
+        return sign | 0x7c00u;
+    }
+    if (size >= 0x38800000u) {
+        let rebased = size - 0x38000000u;
+        return sign | ((rebased + 0xfffu + ((rebased >> 13u) & 1u)) >> 13u);
+    }
+    // Below 2^-14: multiples of 2^-24. Below half of that, zero.
+    if (size < 0x33000000u) {
+        return sign;
+    }
+    let mantissa = (size & 0x7fffffu) | 0x800000u;
+    let shift = 126u - (size >> 23u);
+    let kept = mantissa >> shift;
+    let rest = mantissa & ((1u << shift) - 1u);
+    let half = 1u << (shift - 1u);
+    let up = rest > half || (rest == half && (kept & 1u) == 1u);
+    return sign | (kept + select(0u, 1u, up));
+}

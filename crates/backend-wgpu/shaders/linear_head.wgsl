@@ -1,0 +1,55 @@
+// What every product has: bindings, and the end of a row.
+//
+// A workgroup has a block of 32 rows of the weight, a row a lane, and up to ROWS rows of activations. Its SLICES have an equal
+// share of the columns each; their sums are added in ascending order. So a result depends on the width of the
+// weight alone, not on ROWS nor on what a device thinks of subgroups, of which none are used.
+
+struct Params {
+    residual: View,
+    // Records of 128 columns of a row, or units where dense.
+    records: u32,
+    // 16-byte units of codes of a row.
+    units: u32,
+    groups: u32,
+    // Words of the prepared input: values, scales, sums; and values from row to row.
+    values: u32,
+    scales: u32,
+    sums: u32,
+    padded: u32,
+    // Rows of this part, and where its first one goes.
+    rows: u32,
+    out: u32,
+    out_stride: u32,
+    // Columns that come before this part's in the residual.
+    first_row: u32,
+    // Words of `side`: biases behind the scales, then the list of residuals.
+    biases: u32,
+    residual_first: u32,
+    residuals: u32,
+    factor: f32,
+    // Which word of the step says how many rows of activations there are.
+    count: u32,
+}
+
+@group(0) @binding(0) var<uniform> p: Params;
+@group(0) @binding(1) var<storage, read> codes: array<vec4<u32>>;
+@group(0) @binding(2) var<storage, read> side: array<u32>;
+@group(0) @binding(3) var<storage, read> prepared: array<vec4<u32>>;
+@group(0) @binding(4) var<storage, read> prepared_words: array<u32>;
+@group(0) @binding(5) var<storage, read> step: array<u32>;
+@group(0) @binding(6) var<storage, read_write> arena: array<f32>;
+
+const LANES: u32 = 32u;
+const THREADS: u32 = LANES * SLICES;
+
+fn input_scale(m: u32, record: u32) -> f32 {
+    return bitcast<f32>(prepared_words[p.scales + m * (p.padded / GROUP_COLUMNS) + record]);
+}
+
+fn store(y: f32, m: u32, row: u32) {
+    var value = y;
+    if (EPILOGUE == 1u) {
+        value += arena[place(p.residual, m, p.first_row + row)];
+    }
+    arena[p.out + m * p.out_stride + row] = value;
+}

@@ -1,0 +1,127 @@
+//! Attention over the pages of one layer.
+
+use super::{Bound, Call, Extent, Frame, Launch};
+use crate::adapter::fault;
+use crate::cache::{head_words, page_words};
+use crate::shaders;
+use onebit_ops::{Bucket, Norm, OpError, RopeTable, Rows, Tensor, View};
+use std::sync::Arc;
+
+/// Tokens of one split.
+pub(super) const SPLIT_TOKENS: usize = 256;
+
+/// Rows up to which a context is cut into splits that run side by side.
+const MOST_SPLIT_ROWS: usize = 16;
+
+fn is_split(bucket: Bucket) -> bool {
+    bucket.rows <= MOST_SPLIT_ROWS && bucket.context > SPLIT_TOKENS
+}
+
+/// Words for the partial results.
+pub(super) fn scratch(bucket: Bucket, q: View) -> usize {
+    if !is_split(bucket) {
+        return 0;
+    }
+    bucket.rows * q.heads * bucket.context.div_ceil(SPLIT_TOKENS) * (q.dim + 2)
+}
+
+pub(super) fn calls(
+    frame: &Frame<'_>,
+    qkv: [View; 3],
+    layer: usize,
+    scale: f32,
+    out: Tensor,
+) -> Result<Vec<Call>, OpError> {
+    let mut calls = vec![append(frame, qkv, layer)?];
+    calls.extend(attend(frame, qkv[0], layer, scale, out)?);
+    Ok(calls)
+}
+
+/// Norms and a rotation that stand before attention.
+pub(super) struct Heads<'a> {
+    /// Queries, keys and values of a projection.
+    pub raw: [View; 3],
+    pub norms: [&'a Norm; 2],
+    pub table: &'a Arc<RopeTable>,
+    /// Queries as attention reads them.
+    pub q: View,
+}
+
+/// The same behind a projection: the first kernel norms, turns and appends.
+pub(super) fn with_heads(
+    frame: &Frame<'_>,
+    heads: &Heads<'_>,
+    layer: usize,
+    scale: f32,
+    out: Tensor,
+) -> Result<Vec<Call>, OpError> {
+    let (format, pages, cache) = pages(frame, layer)?;
+    let known = frame.tables.iter().position(|known| known == heads.table);
+    let angles = frame.layout.angles(known.ok_or(OpError::ForeignHandle("a rotary table"))?);
+    let mut params = Vec::new();
+    for view in heads.raw {
+        params.extend(super::blocks(frame, view));
+    }
+    params.extend(pages);
+    params.extend([angles, heads.table.inv_freq.len() as u32, frame.place(heads.q.tensor), frame.cols(heads.q.tensor)]);
+    params.extend([heads.norms[0].eps.to_bits(), heads.norms[1].eps.to_bits(), 0, 0]);
+    let bound = vec![
+        frame.bound_step(),
+        frame.vector(&heads.norms[0].gain)?,
+        frame.vector(&heads.norms[1].gain)?,
+        cache,
+        frame.bound_arena(),
+    ];
+    let count = heads.raw.iter().map(|view| view.heads).sum();
+    let grid = [Extent::Fixed(count), Extent::Rows(Rows::Step, 1), Extent::Fixed(1)];
+    let launch = Launch::always(shaders::heads(format, heads.q.dim as u32), grid);
+    let mut calls = vec![Call::new(launch, params, bound)];
+    calls.extend(attend(frame, heads.q, layer, scale, out)?);
+    Ok(calls)
+}
+
+/// Number of the format, words of `Pages`, and the buffer.
+fn pages(frame: &Frame<'_>, layer: usize) -> Result<(u32, [u32; 4], Bound), OpError> {
+    let kv = frame.memory.spec().kv;
+    let format =
+        shaders::kv_number(kv.format).ok_or_else(|| fault("its cache has keys of a format without a kernel"))?;
+    let pages = [page_words(&kv), head_words(&kv), kv.heads, kv.dim].map(|n| n as u32);
+    Ok((format, pages, Bound::whole(frame.memory.pages(layer))))
+}
+
+fn append(frame: &Frame<'_>, [_, k, v]: [View; 3], layer: usize) -> Result<Call, OpError> {
+    let (format, pages, cache) = pages(frame, layer)?;
+    let kv = frame.memory.spec().kv;
+    let words = kv.heads * kv.format.head_bytes(kv.dim) / 4;
+    let mut params = frame.view(k).to_vec();
+    params.extend(frame.view(v));
+    params.extend(pages);
+    let grid = [Extent::Fixed(words.div_ceil(128)), Extent::Rows(Rows::Step, 1), Extent::Fixed(2)];
+    let bound = vec![frame.bound_step(), frame.bound_arena(), cache];
+    Ok(Call::new(Launch::always(shaders::append(format), grid), params, bound))
+}
+
+fn attend(frame: &Frame<'_>, q: View, layer: usize, scale: f32, out: Tensor) -> Result<Vec<Call>, OpError> {
+    let (format, pages, cache) = pages(frame, layer)?;
+    let (one, rows) = (Extent::Fixed(1), Extent::Rows(Rows::Step, 1));
+    let split = is_split(frame.bucket);
+    let splits = frame.bucket.context.div_ceil(SPLIT_TOKENS) as u32;
+    let place = [frame.place(out), frame.cols(out)];
+    // Heads are blocks here, whatever lies between them.
+    let mut params = super::blocks(frame, q).to_vec();
+    params.extend(pages);
+    params.extend([place[0], place[1], scale.to_bits(), splits, 0, 0, 0, 0]);
+    let grid = [Extent::Fixed(q.heads), rows, if split { Extent::Splits } else { one }];
+    let mut calls = vec![Call::new(
+        Launch::always(shaders::attention(format, q.dim as u32, split), grid),
+        params,
+        vec![frame.bound_step(), cache.clone(), cache, frame.bound_scratch(), frame.bound_arena()],
+    )];
+    if split {
+        let params = vec![q.heads as u32, q.dim as u32, splits, 0, place[0], place[1], 0, 0];
+        let launch = Launch::always(shaders::COMBINE.with(&[]), [Extent::Fixed(q.heads), rows, one]);
+        let bound = vec![frame.bound_step(), frame.bound_scratch(), frame.bound_arena()];
+        calls.push(Call::new(launch, params, bound));
+    }
+    Ok(calls)
+}

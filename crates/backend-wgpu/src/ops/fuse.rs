@@ -1,0 +1,117 @@
+//! Neighbouring ops that run as fewer kernels: gates and norms in front of a product, which its preparation does; norms and
+//! rotations in front of attention. What lies between them is then never written, so only results that nothing else reads
+//! are left out. The results have the same bits as those of the ops one by one.
+
+use super::attention::{self, Heads};
+use super::linear::{self, Input};
+use super::recurrent::{self, Delta, Gates};
+use super::{Call, Frame, calls};
+use crate::layout::GROUP;
+use onebit_ops::{Op, OpError, Program, Tensor, View};
+
+/// The calls of every op, in order; none for an op that a later one does with its own.
+///
+/// # Errors
+/// Foreign handles and shapes that no kernel runs.
+pub(crate) fn all_calls(program: &Program, frame: &Frame<'_>) -> Result<Vec<Vec<Call>>, OpError> {
+    let readers = readers(program);
+    let mut all: Vec<Vec<Call>> = Vec::with_capacity(program.ops.len());
+    for (at, op) in program.ops.iter().enumerate() {
+        let before = &program.ops[..at];
+        let (left_out, calls) = match op {
+            Op::Linear { weight, activations, epilogue, out, .. } => match input(frame, &readers, before, op) {
+                Some(input) => (1, linear::calls(frame, &input, weight, *activations, *epilogue, *out)?),
+                None => (0, calls(op, frame)?),
+            },
+            Op::Attention { layer, scale, out, .. } => match heads(frame, &readers, before, op) {
+                Some(heads) => (4, attention::with_heads(frame, &heads, *layer, *scale, *out)?),
+                None => (0, calls(op, frame)?),
+            },
+            Op::GatedDelta { .. } => match delta(frame, &readers, before, op) {
+                Some(delta) => (1, recurrent::delta(frame, &delta)?),
+                None => (0, calls(op, frame)?),
+            },
+            _ => (0, calls(op, frame)?),
+        };
+        all[at - left_out..].iter_mut().for_each(Vec::clear);
+        all.push(calls);
+    }
+    Ok(all)
+}
+
+/// Whether a view is the whole of a result that nothing else reads.
+fn is_all_of(frame: &Frame<'_>, readers: &[usize], view: View, result: Tensor) -> bool {
+    let whole = view.tensor == result && view.offset == 0 && view.is_contiguous();
+    whole && view.cols() == frame.info(result).cols && readers[result.0 as usize] == 1
+}
+
+/// Whether a kernel may read the one while it writes the other.
+fn are_apart(frame: &Frame<'_>, read: View, written: Tensor) -> bool {
+    let [a, b] = [read.tensor, written].map(|t| frame.placements[t.0 as usize]);
+    a.offset >= b.offset + b.len || b.offset >= a.offset + a.len
+}
+
+/// A delta rule that can make its gates itself.
+fn delta<'a>(frame: &Frame<'_>, readers: &[usize], before: &'a [Op], op: &Op) -> Option<Delta<'a>> {
+    let (
+        Op::GatedDelta { q, k, v, log_decay: read_decay, beta: read_beta, map, eps, layer, out },
+        Some(Op::DeltaGates { a, b, decay_rate, dt_bias, log_decay, beta }),
+    ) = (op, before.last())
+    else {
+        return None;
+    };
+    let right = is_all_of(frame, readers, *read_decay, *log_decay)
+        && is_all_of(frame, readers, *read_beta, *beta)
+        && [*a, *b].into_iter().all(|read| are_apart(frame, read, *out));
+    let gates = Gates::Made { a: *a, b: *b, decay_rate, dt_bias };
+    right.then_some(Delta { qkv: [*q, *k, *v], gates, map: *map, eps: *eps, layer: *layer, out: *out })
+}
+
+/// Queries and keys that are normed and turned before attention: one kernel does it and fills the pages.
+fn heads<'a>(frame: &Frame<'_>, readers: &[usize], before: &'a [Op], op: &Op) -> Option<Heads<'a>> {
+    let [
+        ..,
+        Op::RmsNorm { x: q_raw, norm: q_norm, out: q_normed },
+        Op::RmsNorm { x: k_raw, norm: k_norm, out: k_normed },
+        Op::Rope { x: q_in, table, out: q_out },
+        Op::Rope { x: k_in, table: k_table, out: k_out },
+    ] = before
+    else {
+        return None;
+    };
+    let Op::Attention { q, k, v, .. } = op else { return None };
+    let follows = |view: View, result: Tensor, raw: View| {
+        is_all_of(frame, readers, view, result) && view.heads == raw.heads && view.dim == raw.dim
+    };
+    let right = follows(*q_in, *q_normed, *q_raw)
+        && follows(*k_in, *k_normed, *k_raw)
+        && follows(*q, *q_out, *q_raw)
+        && follows(*k, *k_out, *k_raw)
+        && table == k_table
+        && [*q_raw, *k_raw, *v].into_iter().all(|read| are_apart(frame, read, *q_out));
+    right.then_some(Heads { raw: [*q_raw, *k_raw, *v], norms: [q_norm, k_norm], table, q: *q })
+}
+
+/// How many ops read each temporary.
+fn readers(program: &Program) -> Vec<usize> {
+    let mut readers = vec![0; program.tensors.len()];
+    for view in program.ops.iter().flat_map(Op::inputs) {
+        readers[view.tensor.0 as usize] += 1;
+    }
+    readers
+}
+
+/// What the preparation of a product can do itself of the op before it.
+fn input<'a>(frame: &Frame<'_>, readers: &[usize], before: &'a [Op], op: &Op) -> Option<Input<'a>> {
+    let Op::Linear { x, norm: None, .. } = op else { return None };
+    let made_of = |result: Tensor| is_all_of(frame, readers, *x, result);
+    match before.last()? {
+        Op::SigmoidMul { x: value, gate, out } if made_of(*out) => Some(Input::Sigmoid { x: *value, gate: *gate }),
+        Op::SwiGlu { gate, up, out } if made_of(*out) => Some(Input::SwiGlu { up: *up, gate: *gate }),
+        // A group of the preparation is a block of the norm.
+        Op::GatedNorm { x: blocks, z, norm, out } if blocks.dim == GROUP && made_of(*out) => {
+            Some(Input::GatedNorm { x: *blocks, gate: *z, norm })
+        }
+        _ => None,
+    }
+}

@@ -1,0 +1,233 @@
+//! Matrix products: the input is prepared once, then each chunk of the weight is a dispatch.
+
+use super::{Bound, Call, Extent, Frame, Launch};
+use crate::adapter::Device;
+use crate::layout::{Codes, GROUP};
+use crate::shaders::{self, Packed, ROW_COUNTS, WIDE_FROM, WIDE_ROWS, inputs, kinds};
+use crate::weight::{Chunk, Resident, resident};
+use onebit_ops::{Activations, Epilogue, Norm, OpError, Tensor, View, Weight};
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+/// What a product's input is made of, by its preparation.
+#[derive(Clone, Copy)]
+pub(super) enum Input<'a> {
+    Plain(View),
+    Norm {
+        x: View,
+        norm: &'a Norm,
+    },
+    /// Blocks of [`GROUP`] values, normed each for itself, times silu(gate).
+    GatedNorm {
+        x: View,
+        gate: View,
+        norm: &'a Norm,
+    },
+    /// Times sigmoid(gate).
+    Sigmoid {
+        x: View,
+        gate: View,
+    },
+    /// Times silu(gate).
+    SwiGlu {
+        up: View,
+        gate: View,
+    },
+}
+
+/// Words at which one kind of prepared input lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Prepared {
+    kind: u32,
+    values: usize,
+    scales: usize,
+    sums: usize,
+}
+
+/// The kinds of input that a weight's parts want, each at its place, and the words of all.
+fn prepared(
+    rows: usize,
+    cols: usize,
+    weight: &Resident,
+    activations: Activations,
+    device: &Device,
+) -> (Vec<Prepared>, usize) {
+    let packed = shaders::kind_of(activations, device.abilities.dot_products);
+    let mut wanted = Vec::new();
+    if weight.has_packed() {
+        wanted.push(packed);
+    }
+    if weight.has_dense() && !wanted.contains(&kinds::FLOATS) {
+        wanted.push(kinds::FLOATS);
+    }
+    // Kernels read whole tiles of rows.
+    let tile = if rows < WIDE_FROM { 8 } else { WIDE_ROWS as usize };
+    let (rows, padded) = (rows.next_multiple_of(tile), cols.next_multiple_of(GROUP));
+    let mut end = 0;
+    let mut take = |words: usize| {
+        let at = end;
+        end += words;
+        at
+    };
+    let place = |kind: u32| Prepared {
+        kind,
+        values: take(rows * if kind == kinds::PACKED { padded / 4 } else { padded }),
+        scales: take(rows * (padded / GROUP)),
+        sums: take(rows * (padded / 32)),
+    };
+    let places = wanted.into_iter().map(place).collect();
+    (places, end)
+}
+
+/// Words that a product needs for its prepared input.
+pub(super) fn scratch(
+    rows: usize,
+    weight: &Weight,
+    activations: Activations,
+    device: &Arc<Device>,
+) -> Result<usize, OpError> {
+    Ok(prepared(rows, weight.cols(), resident(weight, device)?, activations, device).1)
+}
+
+/// For each number of rows of one pass: the steps that it is for. Many rows of integers have a kernel of their own.
+fn passes(most: usize, wide: bool) -> Vec<(u32, RangeInclusive<usize>)> {
+    let end = if wide { WIDE_FROM - 1 } else { usize::MAX };
+    let mut first = 0;
+    let mut all = Vec::new();
+    for (i, rows) in ROW_COUNTS.into_iter().enumerate() {
+        let last = if i + 1 == ROW_COUNTS.len() { end } else { rows as usize };
+        all.push((rows, first..=last));
+        first = last.saturating_add(1);
+    }
+    if wide {
+        all.push((WIDE_ROWS, first..=usize::MAX));
+    }
+    all.retain(|(_, range)| *range.start() <= most);
+    all
+}
+
+pub(super) fn calls(
+    frame: &Frame<'_>,
+    input: &Input<'_>,
+    weight: &Weight,
+    activations: Activations,
+    epilogue: Epilogue,
+    out: Tensor,
+) -> Result<Vec<Call>, OpError> {
+    let resident = resident(weight, frame.device)?;
+    let most = frame.most_rows(out);
+    let (places, _) = prepared(most, weight.cols(), resident, activations, frame.device);
+    let mut calls = Vec::new();
+    for place in &places {
+        calls.push(prepare(frame, input, place, weight.cols(), activations, out)?);
+    }
+    let residual = if let Epilogue::Residual(residual) = epilogue { Some(residual) } else { None };
+    for chunk in &resident.chunks {
+        let wanted = match chunk.shape.codes {
+            Codes::Dense(_) => kinds::FLOATS,
+            Codes::Packed { .. } => shaders::kind_of(activations, frame.device.abilities.dot_products),
+        };
+        let place = places.iter().find(|p| p.kind == wanted).ok_or(OpError::ForeignHandle("a weight"))?;
+        calls.push(product(frame, chunk, *place, weight.cols(), residual, out));
+    }
+    Ok(calls)
+}
+
+fn prepare(
+    frame: &Frame<'_>,
+    input: &Input<'_>,
+    place: &Prepared,
+    cols: usize,
+    activations: Activations,
+    out: Tensor,
+) -> Result<Call, OpError> {
+    let (kind, x, gate, norm) = match *input {
+        Input::Plain(x) => (inputs::PLAIN, x, x, None),
+        Input::Norm { x, norm } => (inputs::NORM, x, x, Some(norm)),
+        Input::GatedNorm { x, gate, norm } => (inputs::GATED_NORM, x, gate, Some(norm)),
+        Input::Sigmoid { x, gate } => (inputs::SIGMOID, x, gate, None),
+        Input::SwiGlu { up, gate } => (inputs::SWIGLU, up, gate, None),
+    };
+    let padded = cols.next_multiple_of(GROUP);
+    let limit = activations.limit().map_or(0.0, f32::from);
+    let mut params = frame.view(x).to_vec();
+    params.extend(frame.view(gate));
+    params.extend([cols, padded, place.values, place.scales, place.sums].map(|n| n as u32));
+    params.extend([norm.map_or(0.0, |n| n.eps).to_bits(), limit.to_bits(), 0]);
+    // Without a norm the gain is not looked at; the step's arrays are always there.
+    let gain = norm.map_or(Ok(frame.bound_step()), |n| frame.vector(&n.gain))?;
+    let groups = padded / GROUP;
+    let grid = [Extent::Rows(frame.rows(out), 1), Extent::Fixed(groups.div_ceil(8)), Extent::Fixed(1)];
+    let launch = Launch::always(shaders::prepare(place.kind, kind), grid);
+    Ok(Call::new(launch, params, vec![frame.bound_arena(), gain, frame.bound_scratch()]))
+}
+
+fn product(
+    frame: &Frame<'_>,
+    chunk: &Chunk,
+    place: Prepared,
+    cols: usize,
+    residual: Option<View>,
+    out: Tensor,
+) -> Call {
+    let shape = chunk.shape;
+    let mut params = residual.map_or([0; 8], |view| frame.view(view)).to_vec();
+    params.extend([cols.div_ceil(GROUP), shape.units(cols), shape.groups(cols)].map(|n| n as u32));
+    params.extend([place.values, place.scales, place.sums, cols.next_multiple_of(GROUP)].map(|n| n as u32));
+    params.extend([chunk.rows as u32, frame.place(out) + chunk.first_row as u32, frame.cols(out)]);
+    params.extend([chunk.first_row as u32, chunk.biases, chunk.residual_first, chunk.residuals]);
+    params.extend([shape.factor().to_bits(), frame.count(out)]);
+    let rows = frame.rows(out);
+    let adds = residual.is_some();
+    let integers = place.kind == kinds::PACKED;
+    let slices = frame.device.abilities.slices;
+    let passes = passes(frame.most_rows(out), integers);
+    let launches = passes.into_iter().map(|(pass, range)| {
+        let kernel = match shape.codes {
+            Codes::Dense(kind) => shaders::dense(kind, adds, pass, slices),
+            Codes::Packed { bits, group } => Packed {
+                bits,
+                group,
+                scale: shape.scale,
+                bias: shape.bias,
+                residuals: chunk.has_residuals,
+                integers,
+                adds,
+                rows: pass,
+                slices,
+            }
+            .kernel(),
+        };
+        let blocks = if pass == WIDE_ROWS { chunk.blocks().div_ceil(2) } else { chunk.blocks() };
+        let grid = [Extent::Fixed(blocks), Extent::Rows(rows, pass as usize), Extent::Fixed(1)];
+        Launch { kernel, rows: (rows, range), grid }
+    });
+    let size = chunk.buffer.size();
+    let bound = vec![
+        Bound { buffer: chunk.buffer.clone(), offset: 0, size: chunk.code_bytes },
+        Bound { buffer: chunk.buffer.clone(), offset: chunk.side_at, size: size - chunk.side_at },
+        frame.bound_scratch(),
+        frame.bound_scratch(),
+        frame.bound_step(),
+        frame.bound_arena(),
+    ];
+    Call { params, bound, launches: launches.collect() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_number_of_rows_has_one_pass() {
+        for wide in [false, true] {
+            for rows in 1..140 {
+                let fitting = passes(140, wide).iter().filter(|(_, range)| range.contains(&rows)).count();
+                assert_eq!(fitting, 1, "{rows} rows");
+            }
+        }
+        assert_eq!(passes(1, true).len(), 1);
+        assert_eq!(passes(3, true).len(), 3);
+        assert_eq!(passes(512, true).len(), 5);
+    }
+}

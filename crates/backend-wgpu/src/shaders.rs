@@ -1,0 +1,336 @@
+//! From `shaders/` to the text of a kernel: its constants, then the files that it includes, one after the other.
+
+use onebit_ops::{Activations, KvFormat};
+use onebit_quant::ParamType;
+use std::fmt::Write;
+
+/// A constant of a kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Value {
+    Number(u32),
+    Flag(bool),
+}
+
+/// How one binding of a kernel is used; the first one always holds its constants of the plan.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Access {
+    Read,
+    Write,
+}
+
+/// A file of kernels with what it includes and binds.
+#[derive(Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Source {
+    /// Its entry point too.
+    pub name: &'static str,
+    files: &'static [&'static str],
+    pub bindings: &'static [Access],
+}
+
+/// A kernel: a source with its constants.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Kernel {
+    pub source: &'static Source,
+    pub constants: Vec<(&'static str, Value)>,
+}
+
+const COMMON: &str = include_str!("../shaders/common.wgsl");
+const KV: &str = include_str!("../shaders/kv.wgsl");
+const LINEAR_HEAD: &str = include_str!("../shaders/linear_head.wgsl");
+const LINEAR_PACKED: &str = include_str!("../shaders/linear_packed.wgsl");
+const JOIN: &str = include_str!("../shaders/attention_join.wgsl");
+const KEYS: &str = include_str!("../shaders/sample_keys.wgsl");
+
+macro_rules! sources {
+    ($($constant:ident $name:literal [$($file:expr),*] $($access:ident)*;)*) => {
+        $(pub(crate) static $constant: Source = Source {
+            name: $name,
+            files: &[COMMON, $($file),*],
+            bindings: &[$(Access::$access),*],
+        };)*
+    };
+}
+
+sources! {
+    PREPARE "prepare" [include_str!("../shaders/prepare.wgsl")] Read Read Write;
+    LINEAR "linear" [LINEAR_HEAD, LINEAR_PACKED, include_str!("../shaders/linear.wgsl")] Read Read Read Read Read Write;
+    WIDE "linear" [LINEAR_HEAD, LINEAR_PACKED, include_str!("../shaders/linear_wide.wgsl")]
+        Read Read Read Read Read Write;
+    DENSE "linear" [LINEAR_HEAD, include_str!("../shaders/linear_dense.wgsl")] Read Read Read Read Read Write;
+    EMBED "embed" [include_str!("../shaders/embed.wgsl")] Read Read Read Read Write;
+    POINTWISE "pointwise" [include_str!("../shaders/pointwise.wgsl")] Read Write;
+    OUTPUT "output" [include_str!("../shaders/output.wgsl")] Read Write;
+    NORM "norm" [include_str!("../shaders/norm.wgsl")] Read Write;
+    ROPE "rope" [include_str!("../shaders/rope.wgsl")] Read Write;
+    GATES "gates" [include_str!("../shaders/gates.wgsl")] Read Read Write;
+    CONV "conv" [include_str!("../shaders/conv.wgsl")] Read Read Write Write Write;
+    DELTA "delta" [include_str!("../shaders/delta.wgsl")] Read Read Read Write Write Write;
+    APPEND "append" [KV, include_str!("../shaders/append.wgsl")] Read Read Write;
+    HEADS "heads" [KV, include_str!("../shaders/heads.wgsl")] Read Read Read Write Write;
+    ATTENTION "attention" [KV, JOIN, include_str!("../shaders/attention.wgsl")] Read Read Read Write Write;
+    COMBINE "attention_combine" [JOIN, include_str!("../shaders/attention_combine.wgsl")] Read Read Write;
+    SAMPLE_SCAN "sample_scan" [KEYS, include_str!("../shaders/sample_scan.wgsl")] Read Read Write;
+    BANDWIDTH "bandwidth" [include_str!("../shaders/bandwidth.wgsl")] Read Write;
+    SAMPLE "sample" [KEYS, include_str!("../shaders/sample.wgsl")] Read Read Read Write;
+}
+
+/// Rows of activations of one pass over a weight.
+pub(crate) const ROW_COUNTS: [u32; 4] = [1, 2, 4, 8];
+
+/// Slices of the columns that a workgroup of a product has: of 256 threads, or of 512.
+pub(crate) const SLICES: [u32; 2] = [8, 16];
+
+/// Rows of a tile of the kernel for many rows of integers.
+pub(crate) const WIDE_ROWS: u32 = 64;
+
+/// Rows from which on its tiles pay.
+pub(crate) const WIDE_FROM: usize = 17;
+
+/// Dimensions of a head that attention has kernels for.
+pub(crate) const HEAD_DIMS: [u32; 6] = [32, 64, 96, 128, 192, 256];
+
+/// Values of a column of a delta-rule matrix that one of its eight threads keeps.
+pub(crate) const KEPT: [u32; 4] = [4, 8, 16, 32];
+
+impl Source {
+    pub(crate) fn with(&'static self, constants: &[(&'static str, Value)]) -> Kernel {
+        Kernel { source: self, constants: constants.to_vec() }
+    }
+}
+
+impl Kernel {
+    /// The whole text.
+    pub(crate) fn text(&self) -> String {
+        let mut text = String::new();
+        for (name, value) in &self.constants {
+            // Writing to a string cannot fail.
+            let _ = match value {
+                Value::Number(n) => writeln!(text, "const {name}: u32 = {n}u;"),
+                Value::Flag(flag) => writeln!(text, "const {name}: bool = {flag};"),
+            };
+        }
+        for file in self.source.files {
+            text.push_str(file);
+        }
+        text
+    }
+
+    /// Name and constants in one line, for reports.
+    pub(crate) fn describe(&self) -> String {
+        let constants = self.constants.iter().map(|(name, value)| match value {
+            Value::Number(n) => format!("{name}={n}"),
+            Value::Flag(flag) => format!("{name}={flag}"),
+        });
+        std::iter::once(self.source.name.to_owned()).chain(constants).collect::<Vec<_>>().join(" ")
+    }
+}
+
+/// The number that kernels know a stored type by.
+pub(crate) fn type_number(kind: ParamType) -> u32 {
+    match kind {
+        ParamType::F16 => 0,
+        ParamType::BF16 => 1,
+        ParamType::F32 => 2,
+    }
+}
+
+/// The number that stands for packed codes, and for no biases.
+pub(crate) const NO_TYPE: u32 = 3;
+
+/// The number that kernels know a format of keys and values by; `None` where they have none.
+pub(crate) fn kv_number(format: KvFormat) -> Option<u32> {
+    match format {
+        KvFormat::F32 => Some(0),
+        KvFormat::F16 => Some(1),
+        KvFormat::Q8 | KvFormat::Q4 => None,
+    }
+}
+
+/// What `prepare` makes of its input: KIND.
+pub(crate) mod kinds {
+    pub(crate) const FLOATS: u32 = 0;
+    pub(crate) const PACKED: u32 = 1;
+    pub(crate) const WHOLE: u32 = 2;
+}
+
+/// What `prepare` makes its input of: INPUT.
+pub(crate) mod inputs {
+    pub(crate) const PLAIN: u32 = 0;
+    pub(crate) const NORM: u32 = 1;
+    pub(crate) const GATED_NORM: u32 = 2;
+    pub(crate) const SIGMOID: u32 = 3;
+    pub(crate) const SWIGLU: u32 = 4;
+}
+
+/// Which op `pointwise` is: OP.
+pub(crate) mod pointwise {
+    pub(crate) const ADD: u32 = 0;
+    pub(crate) const SWIGLU: u32 = 1;
+    pub(crate) const SIGMOID_MUL: u32 = 2;
+    pub(crate) const SELECT_ROWS: u32 = 3;
+}
+
+/// What prepared values are for packed weights and these activations.
+pub(crate) fn kind_of(activations: Activations, dot_products: bool) -> u32 {
+    match activations {
+        Activations::F32 => kinds::FLOATS,
+        Activations::I8G128 if dot_products => kinds::PACKED,
+        Activations::I8G128 | Activations::I9G128 => kinds::WHOLE,
+    }
+}
+
+pub(crate) fn prepare(kind: u32, input: u32) -> Kernel {
+    PREPARE.with(&[("KIND", Value::Number(kind)), ("INPUT", Value::Number(input))])
+}
+
+/// A product with packed weights.
+pub(crate) struct Packed {
+    pub bits: u32,
+    pub group: u32,
+    pub scale: ParamType,
+    pub bias: Option<ParamType>,
+    pub residuals: bool,
+    pub integers: bool,
+    pub adds: bool,
+    pub rows: u32,
+    pub slices: u32,
+}
+
+impl Packed {
+    pub(crate) fn kernel(&self) -> Kernel {
+        let source = if self.rows == WIDE_ROWS { &WIDE } else { &LINEAR };
+        source.with(&[
+            ("BITS", Value::Number(self.bits)),
+            ("GROUP", Value::Number(self.group)),
+            ("SCALE", Value::Number(type_number(self.scale))),
+            ("BIAS", Value::Number(self.bias.map_or(NO_TYPE, type_number))),
+            ("RESIDUALS", Value::Flag(self.residuals)),
+            ("INTEGERS", Value::Flag(self.integers)),
+            ("EPILOGUE", Value::Number(u32::from(self.adds))),
+            ("ROWS", Value::Number(self.rows)),
+            ("SLICES", Value::Number(self.slices)),
+        ])
+    }
+}
+
+pub(crate) fn dense(kind: ParamType, adds: bool, rows: u32, slices: u32) -> Kernel {
+    DENSE.with(&[
+        ("TYPE", Value::Number(type_number(kind))),
+        ("EPILOGUE", Value::Number(u32::from(adds))),
+        ("ROWS", Value::Number(rows)),
+        ("SLICES", Value::Number(slices)),
+    ])
+}
+
+/// Rows of a dense table.
+pub(crate) fn embed_dense(kind: ParamType) -> Kernel {
+    EMBED.with(&[
+        ("TYPE", Value::Number(type_number(kind))),
+        ("BITS", Value::Number(1)),
+        ("GROUP", Value::Number(128)),
+        ("SCALE", Value::Number(0)),
+        ("BIAS", Value::Number(NO_TYPE)),
+        ("RESIDUALS", Value::Flag(false)),
+    ])
+}
+
+/// Rows of a packed table.
+pub(crate) fn embed_packed(
+    bits: u32,
+    group: u32,
+    scale: ParamType,
+    bias: Option<ParamType>,
+    residuals: bool,
+) -> Kernel {
+    EMBED.with(&[
+        ("TYPE", Value::Number(NO_TYPE)),
+        ("BITS", Value::Number(bits)),
+        ("GROUP", Value::Number(group)),
+        ("SCALE", Value::Number(type_number(scale))),
+        ("BIAS", Value::Number(bias.map_or(NO_TYPE, type_number))),
+        ("RESIDUALS", Value::Flag(residuals)),
+    ])
+}
+
+pub(crate) fn norm(gated: bool, dim: usize) -> Kernel {
+    let threads = match dim {
+        128 if gated => 32,
+        0..=256 => 64,
+        _ => 256,
+    };
+    NORM.with(&[("GATED", Value::Flag(gated)), ("THREADS", Value::Number(threads))])
+}
+
+pub(crate) fn pointwise(op: u32) -> Kernel {
+    POINTWISE.with(&[("OP", Value::Number(op))])
+}
+
+pub(crate) fn append(format: u32) -> Kernel {
+    APPEND.with(&[("FORMAT", Value::Number(format))])
+}
+
+pub(crate) fn heads(format: u32, dim: u32) -> Kernel {
+    HEADS.with(&[("FORMAT", Value::Number(format)), ("DIM", Value::Number(dim))])
+}
+
+pub(crate) fn attention(format: u32, dim: u32, split: bool) -> Kernel {
+    ATTENTION.with(&[("FORMAT", Value::Number(format)), ("DIM", Value::Number(dim)), ("SPLIT", Value::Flag(split))])
+}
+
+pub(crate) fn delta(kept: u32, made: bool) -> Kernel {
+    DELTA.with(&[("KEPT", Value::Number(kept)), ("MADE", Value::Flag(made))])
+}
+
+pub(crate) fn sample(threads: u32) -> Kernel {
+    SAMPLE.with(&[("THREADS", Value::Number(threads))])
+}
+
+/// Every kernel for every layout and set of abilities: name and text. For checks that need no device.
+#[must_use]
+pub fn every() -> Vec<(String, String)> {
+    const TYPES: [ParamType; 3] = [ParamType::F16, ParamType::BF16, ParamType::F32];
+    let mut all = Vec::new();
+    for kind in [kinds::FLOATS, kinds::PACKED, kinds::WHOLE] {
+        all.extend((inputs::PLAIN..=inputs::SWIGLU).map(|input| prepare(kind, input)));
+    }
+    for rows in ROW_COUNTS.into_iter().chain([WIDE_ROWS]) {
+        // Both numbers of slices, with one epilogue each.
+        for (adds, slices) in [(false, SLICES[0]), (true, SLICES[1])] {
+            if rows != WIDE_ROWS {
+                all.extend(TYPES.map(|kind| dense(kind, adds, rows, slices)));
+            }
+            for (bits, group) in [1, 2, 4, 8].into_iter().flat_map(|bits| [32, 64, 128].map(|group| (bits, group))) {
+                for integers in if rows == WIDE_ROWS { vec![true] } else { vec![false, true] } {
+                    // Every stored type once; with biases, with residuals, and with neither.
+                    for (scale, bias, residuals) in [
+                        (ParamType::F16, None, false),
+                        (ParamType::F16, None, true),
+                        (ParamType::BF16, Some(ParamType::F32), false),
+                        (ParamType::F32, Some(ParamType::F16), false),
+                        (ParamType::F16, Some(ParamType::BF16), false),
+                    ] {
+                        all.push(Packed { bits, group, scale, bias, residuals, integers, adds, rows, slices }.kernel());
+                    }
+                }
+            }
+        }
+    }
+    all.extend(TYPES.map(embed_dense));
+    for (bits, group) in [1, 2, 4, 8].into_iter().flat_map(|bits| [32, 64, 128].map(|group| (bits, group))) {
+        all.push(embed_packed(bits, group, ParamType::F16, None, true));
+        all.extend(TYPES.map(|kind| embed_packed(bits, group, kind, Some(kind), false)));
+    }
+    all.extend((pointwise::ADD..=pointwise::SELECT_ROWS).map(pointwise));
+    for gated in [false, true] {
+        all.extend([64, 128, 1024].map(|dim| norm(gated, dim)));
+    }
+    all.extend([&OUTPUT, &ROPE, &GATES, &CONV, &COMBINE, &SAMPLE_SCAN, &BANDWIDTH].map(|source| source.with(&[])));
+    all.extend([256, 512].map(sample));
+    all.extend(KEPT.into_iter().flat_map(|kept| [false, true].map(|made| delta(kept, made))));
+    for format in [0, 1] {
+        all.push(append(format));
+        all.extend(HEAD_DIMS.map(|dim| heads(format, dim)));
+        all.extend(HEAD_DIMS.iter().flat_map(|dim| [false, true].map(|split| attention(format, *dim, split))));
+    }
+    all.into_iter().map(|kernel| (kernel.describe(), kernel.text())).collect()
+}

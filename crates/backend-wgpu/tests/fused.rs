@@ -1,0 +1,99 @@
+//! Ops that run as one kernel give the bits that they give one by one: a result that the program also puts out is written,
+//! which keeps its neighbours apart.
+
+mod common;
+
+use onebit_backend_wgpu::WgpuOptions;
+use onebit_ops::{
+    Activations, Backend, Bucket, CacheSpec, HeadMap, KvFormat, KvSpec, PlanOptions, Recorder, RopeTable, Segment,
+    StateSpec, StepInputs, View, Weight, wait,
+};
+use onebit_quant::{Format, quantize};
+use std::sync::Arc;
+
+const HIDDEN: usize = 256;
+const DIM: usize = 128;
+const HEADS: usize = 2;
+const VOCAB: usize = 8;
+const ROWS: usize = 3;
+
+fn numbers(n: usize, seed: usize) -> Vec<f32> {
+    (0..n).map(|i| ((i * 7919 + seed * 104_729 + i / 91) % 2003) as f32 / 1001.5 - 1.0).collect()
+}
+
+/// Attention behind norms and rotations and a gate, then a delta rule with gates and a gated norm.
+fn run(backend: &dyn Backend, apart: bool) -> Vec<u32> {
+    let upload = |rows: usize, seed: usize| -> Weight {
+        let packed = quantize(Format::F32, rows, HIDDEN, &numbers(rows * HIDDEN, seed)).unwrap();
+        backend.upload("w", &[packed.as_matrix()], Default::default()).unwrap()
+    };
+    let vector = |n: usize, seed: usize| backend.upload_vector(&numbers(n, seed)).unwrap();
+    let table = upload(VOCAB, 1);
+    let (qkv, o, mixed, out) =
+        (upload(4 * HIDDEN, 2), upload(HIDDEN, 3), upload(4 * HIDDEN + 2 * HEADS, 4), upload(HIDDEN, 5));
+    let (gain, rate, bias) = (vector(DIM, 6), vector(HEADS, 7), vector(HEADS, 8));
+    let rope = Arc::new(RopeTable::plain(1e4, DIM));
+    let mut rec = Recorder::new(Bucket { rows: ROWS, logits: 1, context: 64 });
+    let mut taps = 0;
+    let mut tap = |rec: &mut Recorder, view: View| {
+        if apart {
+            let cols = view.cols();
+            rec.output(View { heads: 1, dim: cols, stride: cols, ..view }, &format!("tap {taps}"));
+            taps += 1;
+        }
+        view
+    };
+    let x = rec.embed(&table);
+    let y = rec.linear(x, &qkv, Activations::F32);
+    let part = |y: View, i: usize| y.columns(i * HIDDEN..(i + 1) * HIDDEN);
+    let heads = |y: View, i: usize| part(y, i).split(HEADS);
+    let q = rec.rms_norm(heads(y, 0), &gain, 1e-6);
+    let q = tap(&mut rec, q);
+    let k = rec.rms_norm(heads(y, 1), &gain, 1e-6);
+    let (q, k) = (rec.rope(q, &rope), rec.rope(k, &rope));
+    let attended = rec.attention(q, k, heads(y, 2), 0, 0.1);
+    let gated = rec.sigmoid_mul(attended, part(y, 3));
+    let gated = tap(&mut rec, gated);
+    let x = rec.linear_add(gated, &o, Activations::F32, x);
+    let y = rec.linear(x, &mixed, Activations::F32);
+    let gate = |at: usize| y.columns(4 * HIDDEN + at * HEADS..4 * HIDDEN + (at + 1) * HEADS);
+    let (decay, beta) = rec.delta_gates(gate(0), gate(1), &rate, &bias);
+    let decay = tap(&mut rec, decay);
+    let read = rec.gated_delta([heads(y, 0), heads(y, 1), heads(y, 2)], (decay, beta), HeadMap::Grouped, 1e-6, 0);
+    let normed = rec.gated_norm(read, heads(y, 3), &gain, 1e-6);
+    let normed = tap(&mut rec, normed);
+    let normed = View { heads: 1, dim: HIDDEN, stride: HIDDEN, ..normed };
+    let y = rec.linear_add(normed, &out, Activations::F32, x);
+    rec.output(y, "y");
+    let kv = KvSpec { layers: 1, heads: HEADS, dim: DIM, pages: 1, format: KvFormat::F16 };
+    let state = StateSpec {
+        layers: 1,
+        slots: 1,
+        channels: HIDDEN,
+        kernel: 4,
+        heads: HEADS,
+        key_dim: DIM,
+        value_dim: DIM,
+        max_pending: 1,
+    };
+    let cache = backend.cache(CacheSpec { kv, state: Some(state) }).unwrap();
+    let plan = backend.compile(rec.finish(), &cache, PlanOptions::default()).unwrap();
+    let inputs = StepInputs {
+        tokens: (0..ROWS as u32).collect(),
+        positions: (0..ROWS as u32).map(|t| [t; 3]).collect(),
+        segments: vec![Segment { rows: 0..ROWS, slot: 0, pages: vec![0], past: 0, accepted: 0, speculative: false }],
+        ..StepInputs::default()
+    };
+    let output = wait(backend, backend.run(&plan, inputs).unwrap()).unwrap();
+    output.values["y"].iter().map(|v| v.to_bits()).collect()
+}
+
+#[test]
+fn fused_ops_have_the_bits_of_single_ones() {
+    let Some(backend) = common::adapter_with(WgpuOptions::default()) else {
+        return eprintln!("not run: no adapter");
+    };
+    let together = run(&backend, false);
+    assert!(together.iter().all(|bits| f32::from_bits(*bits).is_finite()), "numbers break down");
+    assert!(together == run(&backend, true));
+}

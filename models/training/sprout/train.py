@@ -298,7 +298,7 @@ def main():
     torch.manual_seed(1)
     torch.set_float32_matmul_precision("high")
     torch.backends.cudnn.benchmark = True
-    vae = train_vae(device, 0.22 * a.seconds, 128 if device == "cuda" else 4, log)
+    vae = train_vae(device, 0.2 * a.seconds, 128 if device == "cuda" else 4, log)
     pool = make_pool(vae, device, a.pool, 2048 if device == "cuda" else 64, log)
     compile_ = (lambda f: f) if a.eager or device == "cpu" else (lambda f: torch.compile(f, dynamic=False))
     blocks = (compile_(N.encoder_layer), (compile_(N.double_block), compile_(N.single_block)))
@@ -337,10 +337,11 @@ def main():
         log(f"{name} in {steps} steps: {json.dumps(judge(w, vae, device, a.judged // 2, steps)[3])}")
 
     def pack():
-        with tarfile.open(f"{a.out}/packs.tar.xz", "w:xz", preset=1) as tar:
+        with tarfile.open(f"{a.out}/packs.part", "w:xz", preset=1) as tar:
             for folder in (name, f"{name}-ternary"):
                 if os.path.isdir(f"{a.out}/{folder}"):
                     tar.add(f"{a.out}/{folder}", folder)
+        os.replace(f"{a.out}/packs.part", f"{a.out}/packs.tar.xz")
 
     pack()
     two = Latents(image, lambda n: N.transformer_bits(n, 2))

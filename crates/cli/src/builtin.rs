@@ -168,7 +168,8 @@ pub fn file(path: &Path) -> Option<&'static [u8]> {
 /// Paths of the built-in files right below a folder, in order.
 #[must_use]
 pub fn files_in(folder: &Path) -> Vec<PathBuf> {
-    let all = BuiltIn::ALL.into_iter().flat_map(|model| model.files().iter().map(move |(name, _)| model.root().join(name)));
+    let all =
+        BuiltIn::ALL.into_iter().flat_map(|model| model.files().iter().map(move |(name, _)| model.root().join(name)));
     let mut files: Vec<PathBuf> = all.filter(|path| path.parent() == Some(folder)).collect();
     files.sort();
     files

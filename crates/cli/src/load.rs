@@ -1,8 +1,8 @@
 //! Opening a model's files, and the sentences for those that cannot run.
 
 use crate::args::{KeepIn, RunOptions};
-use crate::kept::{Kept, Place};
 use crate::builtin::{self, BuiltIn, Embedded};
+use crate::kept::{Kept, Place};
 use crate::source::Source;
 use crate::{Usage, terminal};
 use anyhow::{Context, Result, bail};

@@ -1,9 +1,9 @@
 //! A model ready to answer: files found, memory checked, weights on the device.
 
 use crate::args::RunOptions;
+use crate::builtin::BuiltIn;
 use crate::resolve::Located;
 use crate::side::TextSide;
-use crate::builtin::BuiltIn;
 use crate::{advice, backends, load, resolve, terminal};
 use anyhow::{Context, Result};
 use onebit_engine::{Engine, EngineOptions, MemoryPlan};

@@ -220,12 +220,20 @@ def init(shapes, device, g):
 
 # --- VAE -----------------------------------------------------------------------------------------------------------------------
 LATENT, GROUPS = 32, 8
-WIDTHS = (64, 64, 64, 32)  # of the decoder's up blocks
+WIDTHS = (64, 64, 48, 32)  # of the decoder's up blocks
 RESNETS = 2
 
 
+class Norm(nn.GroupNorm):
+    """In the type of its input: autocast would widen whole pictures."""
+
+    def forward(self, x):
+        with torch.autocast(x.device.type, enabled=False):
+            return F.group_norm(x, self.num_groups, self.weight.to(x.dtype), self.bias.to(x.dtype), self.eps)
+
+
 def group_norm(channels):
-    return nn.GroupNorm(GROUPS, channels, eps=1e-6)
+    return Norm(GROUPS, channels, eps=1e-6)
 
 
 class Resnet(nn.Module):
@@ -303,9 +311,8 @@ class Vae(nn.Module):
     def __init__(self):
         super().__init__()
         self.encoder = nn.Sequential(
-            nn.Conv2d(3, 32, 3, padding=1), Resnet(32, 32), nn.Conv2d(32, 64, 3, stride=2, padding=1), Resnet(64, 64),
-            nn.Conv2d(64, 96, 3, stride=2, padding=1), Resnet(96, 96), nn.Conv2d(96, 128, 3, stride=2, padding=1), Resnet(128, 128),
-            Resnet(128, 128), group_norm(128), nn.SiLU(), nn.Conv2d(128, LATENT, 3, padding=1))
+            nn.PixelUnshuffle(4), nn.Conv2d(48, 128, 3, padding=1), Resnet(128, 128), nn.Conv2d(128, 192, 3, stride=2, padding=1),
+            Resnet(192, 192), Resnet(192, 192), group_norm(192), nn.SiLU(), nn.Conv2d(192, LATENT, 3, padding=1))
         self.bn = nn.BatchNorm2d(4 * LATENT, eps=1e-4, momentum=0.02, affine=False)
         self.post_quant_conv = nn.Conv2d(LATENT, LATENT, 1)
         self.decoder = Decoder()

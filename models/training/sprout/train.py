@@ -33,38 +33,95 @@ def sigmas(steps, tokens=TOKENS):
     return [e / (e + 1 / b - 1) for b in base] + [0.0]
 
 
-# --- VAE -----------------------------------------------------------------------------------------------------------------------
-def train_vae(device, seconds, batch, log):
-    vae = N.Vae().to(device).to(memory_format=torch.channels_last)
-    best = torch.optim.AdamW(vae.parameters(), lr=2e-3, betas=(0.9, 0.98), weight_decay=0.0, fused=device == "cuda")
-    g = torch.Generator(device).manual_seed(11)
-    begun, step = time.time(), 0
-    while (part := (time.time() - begun) / seconds) < 1:
-        lr = 2e-3 * min(1, (step + 1) / 50) * max(0.01, 0.5 * (1 + math.cos(math.pi * part)))
-        best.param_groups[0]["lr"] = lr
-        scene = S.sample_split(batch, g)
-        picture = S.draw(scene, torch.rand(batch, S.OPEN, device=device, generator=g)).contiguous(memory_format=torch.channels_last)
+def graph_of(step):
+    """A CUDA graph of a whole step."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            step()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    return graph
+
+
+# --- data ----------------------------------------------------------------------------------------------------------------------
+@torch.no_grad()
+def make_pool(device, n, batch, log):
+    """Pictures, open numbers, ids and lengths of n scenes of the training side."""
+    g, begun = torch.Generator(device).manual_seed(21), time.time()
+    pool = dict(picture=torch.empty(n, 3, S.SIDE, S.SIDE, device=device, dtype=torch.uint8), open=torch.empty(n, S.OPEN, device=device),
+                ids=torch.empty(n, S.TEXT, device=device, dtype=torch.long), many=torch.empty(n, device=device, dtype=torch.long))
+    for at in range(0, n, batch):
+        m = min(batch, n - at)
+        scene = S.sample_split(m, g)
+        open_ = torch.rand(m, S.OPEN, device=device, generator=g)
+        pool["picture"][at : at + m] = ((S.draw(scene, open_) + 1) * 127.5).round().to(torch.uint8)
+        pool["open"][at : at + m] = open_
+        _, _, pool["ids"][at : at + m], pool["many"][at : at + m] = S.captions(scene, g)
+    log(f"{n} scenes drawn in {time.time() - begun:.1f} s")
+    return pool
+
+
+@torch.no_grad()
+def encode_pool(vae, pool, device, batch, log):
+    """Latents in place of pictures."""
+    begun, pictures = time.time(), pool.pop("picture")
+    pool["x"] = torch.empty(len(pictures), TOKENS, 128, device=device, dtype=torch.float16)
+    for at in range(0, len(pictures), batch):
         with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
+            pool["x"][at : at + batch] = vae.latents(pictures[at : at + batch] / 127.5 - 1).half()
+    log(f"encoded in {time.time() - begun:.1f} s; latents std {pool['x'][:4096].float().std():.3f}")
+
+
+# --- VAE -----------------------------------------------------------------------------------------------------------------------
+def train_vae(pool, device, seconds, batch, log):
+    vae, cuda = N.Vae().to(device), device == "cuda"
+    lr = torch.tensor(0.0, device=device)
+    opt = torch.optim.AdamW(vae.parameters(), lr=lr, betas=(0.9, 0.98), weight_decay=0.0, **(dict(fused=True, capturable=True) if cuda else {}))
+    kept = torch.zeros((), device=device)
+    for p in vae.parameters():
+        p.grad = torch.zeros_like(p)
+
+    def one():
+        picture = pool["picture"][torch.randint(len(pool["picture"]), (batch,), device=device)] / 127.5 - 1
+        # Inside a graph nothing may be kept from one step to the next, the copies of weights neither.
+        with torch.autocast(device, torch.bfloat16, enabled=cuda, cache_enabled=False):
             z = vae.latents(picture)
             # The decoder learns to bear what the transformer leaves.
             z = z + 0.15 * torch.randn_like(z)
             got = vae.pictures(z).float()
         loss = (got - picture).abs().mean() + 2 * (got - picture).pow(2).mean()
-        best.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(vae.parameters(), 1.0)
-        best.step()
+        opt.step()
+        opt.zero_grad(set_to_none=False)
+        kept.copy_(loss.detach())
+
+    begun = time.time()
+    run = graph_of(one).replay if cuda else one
+    log(f"vae: graph in {time.time() - begun:.1f} s")
+    start, step = time.time(), 0
+    seconds = max(seconds - (start - begun), 1.0)
+    while (part := (time.time() - start) / seconds) < 1:
+        lr.fill_(1.5e-3 * min(1, (step + 1) / 100) * max(0.01, 0.5 * (1 + math.cos(math.pi * part))))
+        run()
         step += 1
-        if step % 200 == 0:
-            log(f"vae step {step} loss {loss.item():.4f} lr {lr:.2e}")
+        if step % 20 == 0:
+            loss = kept.item()
+            if step % 400 == 0:
+                log(f"vae {part:.2f} step {step} loss {loss:.4f} ({(time.time() - start) / step * 1e3:.1f} ms a step)")
     vae.eval()
+    g = torch.Generator(device).manual_seed(11)
     with torch.no_grad():
-        scene = S.sample_split(batch, g, held=True)
-        picture = S.draw(scene, torch.rand(batch, S.OPEN, device=device, generator=g))
         for p in vae.parameters():
             p.copy_(quant.bf16(p))
         for b in (vae.bn.running_mean, vae.bn.running_var):
             b.copy_(quant.bf16(b))
+        scene = S.sample_split(4 * batch, g, held=True)
+        picture = S.draw(scene, torch.rand(4 * batch, S.OPEN, device=device, generator=g))
         z = vae.latents(picture)
         got = vae.pictures(z)
         noisy = vae.pictures(z + 0.15 * torch.randn_like(z))
@@ -76,25 +133,6 @@ def train_vae(device, seconds, batch, log):
 
 def psnr(a, b):
     return float(-10 * torch.log10(((a.clamp(-1, 1) - b) / 2).pow(2).mean()))
-
-
-# --- data ----------------------------------------------------------------------------------------------------------------------
-@torch.no_grad()
-def make_pool(vae, device, n, batch, log):
-    """Latents, open numbers, ids and lengths of n scenes of the training side."""
-    g, begun = torch.Generator(device).manual_seed(21), time.time()
-    pool = dict(x=torch.empty(n, TOKENS, 128, device=device, dtype=torch.float16), open=torch.empty(n, S.OPEN, device=device),
-                ids=torch.empty(n, S.TEXT, device=device, dtype=torch.long), many=torch.empty(n, device=device, dtype=torch.long))
-    for at in range(0, n, batch):
-        m = min(batch, n - at)
-        scene = S.sample_split(m, g)
-        open_ = torch.rand(m, S.OPEN, device=device, generator=g)
-        with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
-            pool["x"][at : at + m] = vae.latents(S.draw(scene, open_)).half()
-        pool["open"][at : at + m] = open_
-        _, _, pool["ids"][at : at + m], pool["many"][at : at + m] = S.captions(scene, g)
-    log(f"pool of {n} scenes in {time.time() - begun:.1f} s; latents std {pool['x'][:4096].float().std():.3f}")
-    return pool
 
 
 # --- weights -------------------------------------------------------------------------------------------------------------------
@@ -188,19 +226,6 @@ class Trainer:
         torch._foreach_lerp_(self.ema, [f.detach() for f in self.flats], 0.003)
         self.loss.copy_(loss.detach())
 
-    def prepare(self, rolled):
-        """A CUDA graph of a whole step."""
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(3):
-                self.step(rolled)
-        torch.cuda.current_stream().wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            self.step(rolled)
-        self.graphs[rolled] = graph
-
     def run(self, seconds, log, word):
         for f in self.flats:
             f.grad = torch.zeros_like(f)
@@ -208,7 +233,7 @@ class Trainer:
         cuda = self.device == "cuda"
         if cuda:
             for rolled in (False, True):
-                self.prepare(rolled)
+                self.graphs[rolled] = graph_of(lambda: self.step(rolled))
             log(f"{word}: graphs in {time.time() - begun:.1f} s, memory {torch.cuda.max_memory_allocated() / 2**30:.1f} GiB")
         start, step, told = time.time(), 0, 0
         seconds = max(seconds - (start - begun), 1.0)
@@ -220,11 +245,11 @@ class Trainer:
             rolled = step % 2 == 1 and part > 0.25
             self.graphs[rolled].replay() if cuda else self.step(rolled)
             step += 1
-            if step % 20 in (18, 19) or not cuda:
+            if step % 20 in (10, 11) or not cuda:
                 sums[rolled][0] += self.loss.item()
                 sums[rolled][1] += 1
-            if part * 10 >= told + 1 or not cuda:
-                told = int(part * 10)
+            if part * 20 >= told + 1 or not cuda:
+                told = int(part * 20)
                 mean = {k: v[0] / max(1, v[1]) for k, v in sums.items()}
                 log(f"{word} {part:.2f} step {step} loss {mean[False]:.4f} rolled {mean[True]:.4f} ({(time.time() - start) / step * 1e3:.1f} ms a step)")
                 sums = {False: [0.0, 0], True: [0.0, 0]}
@@ -281,7 +306,7 @@ def main():
     p.add_argument("--out", required=True)
     p.add_argument("--seconds", type=float, default=300)
     p.add_argument("--batch", type=int, default=512)
-    p.add_argument("--pool", type=int, default=600_000)
+    p.add_argument("--pool", type=int, default=300_000)
     p.add_argument("--judged", type=int, default=512)
     p.add_argument("--eager", action="store_true")
     p.add_argument("--toy", action="store_true")
@@ -298,8 +323,9 @@ def main():
     torch.manual_seed(1)
     torch.set_float32_matmul_precision("high")
     torch.backends.cudnn.benchmark = True
-    vae = train_vae(device, 0.2 * a.seconds, 128 if device == "cuda" else 4, log)
-    pool = make_pool(vae, device, a.pool, 2048 if device == "cuda" else 64, log)
+    pool = make_pool(device, a.pool, 2048 if device == "cuda" else 16, log)
+    vae = train_vae(pool, device, 0.21 * a.seconds, 64 if device == "cuda" else 4, log)
+    encode_pool(vae, pool, device, 2048 if device == "cuda" else 16, log)
     compile_ = (lambda f: f) if a.eager or device == "cpu" else (lambda f: torch.compile(f, dynamic=False))
     blocks = (compile_(N.encoder_layer), (compile_(N.double_block), compile_(N.single_block)))
 

@@ -68,9 +68,8 @@ pub(super) fn describe(path: &Path, options: &RunOptions, backend: Arc<dyn Backe
     let mut parts = Vec::new();
     for side in SIDES {
         let size = square(side)?;
-        let plan = |residency| -> Result<ImagePlan> {
-            Ok(model.plan(&ImageSettings { residency, ..model.settings(size) })?)
-        };
+        let plan =
+            |residency| -> Result<ImagePlan> { Ok(model.plan(&ImageSettings { residency, ..model.settings(size) })?) };
         let (all, one) = (plan(Residency::All)?, plan(Residency::OneByOne)?);
         pictures.push(PictureRow {
             size: size.to_string(),

@@ -15,9 +15,9 @@ mod report;
 mod text;
 
 use crate::args::InfoArgs;
+use crate::builtin::BuiltIn;
 use crate::resolve::{self, Located, Named};
 use crate::{backends, kept, load, side, terminal};
-use crate::builtin::BuiltIn;
 use anyhow::{Result, bail};
 use onebit_checkpoint::Kind;
 use onebit_hub::HubError;

@@ -103,6 +103,19 @@ def transformer(folder, weights, bits):
     write_json(sub, "checkpoint_manifest.json", {"format": "mflux-packed", "num_tensors": len(made), "quantized_layers": layers}, indent=1)
 
 
+def decoder(folder, vae):
+    sub = f"{folder}/vae"
+    keep = lambda n: n.startswith(("decoder.", "post_quant_conv.", "bn.running"))
+    tensors = {n: t.to(torch.bfloat16) for n, t in vae.state_dict().items() if keep(n)}
+    write_json(sub, "config.json", {
+        "_class_name": "AutoencoderKLFlux2", "act_fn": "silu", "batch_norm_eps": 0.0001, "batch_norm_momentum": 0.1,
+        "block_out_channels": list(N.WIDTHS[::-1]), "down_block_types": ["DownEncoderBlock2D"] * 4, "force_upcast": True, "in_channels": 3,
+        "latent_channels": N.LATENT, "layers_per_block": N.RESNETS - 1, "mid_block_add_attention": True, "norm_num_groups": N.GROUPS,
+        "out_channels": 3, "patch_size": [2, 2], "sample_size": 128, "up_block_types": ["UpDecoderBlock2D"] * 4,
+        "use_post_quant_conv": True, "use_quant_conv": True}, indent=1)
+    save(f"{sub}/diffusion_pytorch_model.safetensors", tensors)
+
+
 def shared(folder, name, bits, encoder, vae):
     """All but the transformer."""
     sub = f"{folder}/text_encoder-mlx-4bit"
@@ -117,17 +130,7 @@ def shared(folder, name, bits, encoder, vae):
     }, indent=1)
     save(f"{sub}/model.safetensors", tensors(encoder, lambda _: 4))
 
-    sub = f"{folder}/vae"
-    keep = lambda n: n.startswith(("decoder.", "post_quant_conv.", "bn.running"))
-    decoder = {n: t.to(torch.bfloat16) for n, t in vae.state_dict().items() if keep(n)}
-    write_json(sub, "config.json", {
-        "_class_name": "AutoencoderKLFlux2", "act_fn": "silu", "batch_norm_eps": 0.0001, "batch_norm_momentum": 0.1,
-        "block_out_channels": list(N.WIDTHS[::-1]), "down_block_types": ["DownEncoderBlock2D"] * 4, "force_upcast": True, "in_channels": 3,
-        "latent_channels": N.LATENT, "layers_per_block": N.RESNETS - 1, "mid_block_add_attention": True, "norm_num_groups": N.GROUPS,
-        "out_channels": 3, "patch_size": [2, 2], "sample_size": 128, "up_block_types": ["UpDecoderBlock2D"] * 4,
-        "use_post_quant_conv": True, "use_quant_conv": True}, indent=1)
-    save(f"{sub}/diffusion_pytorch_model.safetensors", decoder)
-
+    decoder(folder, vae)
     write_json(f"{folder}/tokenizer", "tokenizer.json", words.tokenizer_json(), separators=(",", ":"))
     write_json(f"{folder}/tokenizer", "tokenizer_config.json", {
         "add_bos_token": False, "add_prefix_space": False, "bos_token": None, "clean_up_tokenization_spaces": False,

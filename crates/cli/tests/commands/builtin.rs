@@ -47,15 +47,16 @@ fn pictures_are_drawn_when_no_model_is_named() {
     // By its name, from its own picture, and in the files of the repository.
     let (said, _, named) = draw(&["sprout"]);
     assert!(!said.contains("no model is named"), "{said}");
-    assert_eq!(unnamed, named);
+    assert!(unnamed == named, "another picture by its name");
     let again = folder.path().join("again.png");
     let from = folder.path().join("p.png");
     onebit(&["image", "--from", arg(&from), "-o", arg(&again)]).run().ok();
-    assert_eq!(std::fs::read(&from).expect("the picture"), std::fs::read(&again).expect("the picture"));
+    assert!(std::fs::read(&from).ok() == std::fs::read(&again).ok(), "another file from its own picture");
     let files = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/sprout");
     let (_, read, pixels) = draw(&[arg(&files)]);
     let hash = |texts: &[(String, String)]| texts.iter().find(|(name, _)| name == "model_hash").cloned();
-    assert_eq!((pixels, hash(&read)), (named, hash(&texts)));
+    assert_eq!(hash(&read), hash(&texts));
+    assert!(pixels == named, "another picture from the files");
 }
 
 #[test]

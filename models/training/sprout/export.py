@@ -99,8 +99,6 @@ def transformer(folder, weights, bits):
         "rope_theta": int(N.THETA), "timestep_guidance_channels": N.TIME}, indent=1)
     write_json(sub, "quantization_config.json", {
         "bits": bits, "group_size": 128, "mode": "affine", "scale_dtype": "bfloat16", "skip_patterns": list(N.DENSE)}, indent=1)
-    layers = sum(name.endswith(".scales") for name in made)
-    write_json(sub, "checkpoint_manifest.json", {"format": "mflux-packed", "num_tensors": len(made), "quantized_layers": layers}, indent=1)
 
 
 def decoder(folder, vae):

@@ -92,14 +92,25 @@ pub fn open(path: &Path, options: &OpenOptions) -> Result<Checkpoint, Error> {
     open_files(path, folder, files, options)
 }
 
-/// Opens a safetensors model that is part of the program: the bytes of its `config.json` and of its one weight file.
-/// `name` stands where others have a path.
+/// Opens a safetensors model that is part of the program: the bytes of its `config.json`, of its `quantization_config.json`
+/// where it has one, and of its one weight file. `name` stands where others have a path.
 ///
 /// # Errors
 /// Any [`Problem`] of the bytes.
-pub fn open_embedded(name: &Path, config: &[u8], weights: &'static [u8]) -> Result<Checkpoint, Error> {
-    let config = serde_json::from_slice(config)
-        .map_err(|e| Error::new(name, Problem::Json { part: "configuration", why: e.to_string() }))?;
+pub fn open_embedded(
+    name: &Path,
+    config: &[u8],
+    quantization: Option<&[u8]>,
+    weights: &'static [u8],
+) -> Result<Checkpoint, Error> {
+    let json = |bytes: &[u8]| {
+        serde_json::from_slice::<Json>(bytes)
+            .map_err(|e| Error::new(name, Problem::Json { part: "configuration", why: e.to_string() }))
+    };
+    let mut config = json(config)?;
+    if let Some(side) = quantization {
+        config["quantization"] = json(side)?;
+    }
     let (storage, header) = Storage::embedded(name, weights, safetensors::Header::parse)?;
     let inventory = Inventory::from_safetensors(name, config, &[("model.safetensors".to_owned(), header)])?;
     Ok(Checkpoint { inventory, storages: vec![storage] })

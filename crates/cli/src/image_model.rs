@@ -2,9 +2,9 @@
 
 use crate::args::RunOptions;
 use crate::source::Source;
-use crate::{load, memory};
+use crate::{builtin, load, memory, side};
 use anyhow::{Context, Result};
-use onebit_checkpoint::{ImageFolders, image_folders};
+use onebit_checkpoint::{Error, ImageFolders, image_folders, is_image_folder};
 use onebit_engine::image::{ImageModel, ImageOptions, ImageTree};
 use onebit_models::image::ImagePart;
 use onebit_ops::{Backend, SourceError, WeightSource};
@@ -30,8 +30,26 @@ impl ImageTree for Files {
 
     fn tokenizer(&self) -> Result<Vec<u8>, SourceError> {
         let file = &self.folders.tokenizer;
-        std::fs::read(file).map_err(|e| SourceError(format!("{} cannot be read: {e}", file.display())))
+        match side::read(file) {
+            Ok(Some(bytes)) => Ok(bytes),
+            Ok(None) => Err(SourceError(format!("{} is gone", file.display()))),
+            Err(error) => Err(SourceError(format!("{error:#}"))),
+        }
     }
+}
+
+/// Whether a path is the folder of an image model, complete or not.
+#[must_use]
+pub fn is_one(path: &Path) -> bool {
+    builtin::is_image(path) || is_image_folder(path)
+}
+
+/// The parts of an image model, of a built-in one too.
+///
+/// # Errors
+/// As [`image_folders`].
+pub fn folders(path: &Path) -> Result<ImageFolders, Error> {
+    if builtin::is_image(path) { Ok(builtin::image_folders()) } else { image_folders(path) }
 }
 
 /// Opens the folder of an image model. Reads headers only.
@@ -39,7 +57,7 @@ impl ImageTree for Files {
 /// # Errors
 /// A part that is missing or of another shape than this program runs.
 pub fn open(path: &Path, options: &RunOptions, backend: Arc<dyn Backend>) -> Result<ImageModel> {
-    let files = Files { folders: image_folders(path)?, options: options.files() };
+    let files = Files { folders: folders(path)?, options: options.files() };
     let free = backend.free_memory()?.unwrap_or_else(memory::free);
     let image = ImageOptions {
         activations: options.activations.resolve(backend.caps().default_activations),

@@ -1,9 +1,10 @@
 //! Opening a model's files, and the sentences for those that cannot run.
 
 use crate::args::{KeepIn, RunOptions};
+use crate::builtin::{self, BuiltIn, Embedded};
 use crate::kept::{Kept, Place};
 use crate::source::Source;
-use crate::{Usage, builtin, terminal};
+use crate::{Usage, terminal};
 use anyhow::{Context, Result, bail};
 use indicatif::ProgressBar;
 use onebit_checkpoint::{Kind, OpenOptions};
@@ -34,7 +35,8 @@ impl Default for Options {
 /// command of their own), vision projectors, draft models, unknown architectures.
 pub fn open(path: &Path, options: &Options) -> Result<Source> {
     let source = open_any(path, options)?;
-    refuse_kind(&path.display().to_string(), source.checkpoint().kind())?;
+    let name = if builtin::is_image(path) { BuiltIn::Image.name().to_owned() } else { path.display().to_string() };
+    refuse_kind(&name, source.checkpoint().kind())?;
     Ok(source)
 }
 
@@ -43,13 +45,8 @@ pub fn open(path: &Path, options: &Options) -> Result<Source> {
 /// # Errors
 /// Damaged files.
 pub fn open_any(path: &Path, options: &Options) -> Result<Source> {
-    if builtin::is_root(path) {
-        let file = |name: &str| builtin::file(&path.join(name)).unwrap_or_default();
-        return Ok(Source::new(onebit_checkpoint::open_embedded(
-            path,
-            file("config.json"),
-            file("model.safetensors"),
-        )?));
+    if let Some(Embedded { config, quantization, weights }) = builtin::embedded(path) {
+        return Ok(Source::new(onebit_checkpoint::open_embedded(path, config, quantization, weights)?));
     }
     let options = OpenOptions { mmap: options.mmap, q2_0_group: options.q2_0_group };
     Ok(Source::new(onebit_checkpoint::open(path, &options)?))

@@ -1,6 +1,7 @@
 //! From what a person wrote to files: a path, a repository in the cache, or a short name.
 
-use crate::{Usage, backends, builtin};
+use crate::builtin::BuiltIn;
+use crate::{Usage, backends, image_model};
 use anyhow::{Result, anyhow, bail};
 use onebit_hub::packs::{self, Support};
 use onebit_hub::{Choice, HubConfig, RepoRef, choose};
@@ -25,8 +26,8 @@ pub enum Named {
     Path(PathBuf),
     /// A repository.
     Repo(RepoRef),
-    /// The model that is part of the program.
-    BuiltIn,
+    /// A model that is part of the program.
+    BuiltIn(BuiltIn),
 }
 
 /// Reads a word as a model; `None` for a word that can only be a prompt.
@@ -36,8 +37,8 @@ pub fn named(word: &str) -> Option<Named> {
     if !word.is_empty() && (path.exists() || is_path_like(word)) {
         return Some(Named::Path(path.to_owned()));
     }
-    if word == builtin::NAME {
-        return Some(Named::BuiltIn);
+    if let Some(model) = BuiltIn::find(word) {
+        return Some(Named::BuiltIn(model));
     }
     RepoRef::parse(word).ok().map(Named::Repo)
 }
@@ -63,7 +64,7 @@ fn is_path_like(word: &str) -> bool {
 /// Names that mean nothing, paths that do not exist, repositories that are not in the cache.
 pub fn locate(word: &str, backend: &dyn Backend) -> Result<Located> {
     match named(word) {
-        Some(Named::BuiltIn) => Ok(builtin::named()),
+        Some(Named::BuiltIn(model)) => Ok(model.located()),
         Some(Named::Path(path)) if path.exists() => Ok(Located { name: title(&path), path, choice: None }),
         Some(Named::Path(path)) => bail!("{} does not exist; check the path", path.display()),
         Some(Named::Repo(repo)) => in_cache(&repo, backend),
@@ -92,13 +93,16 @@ pub fn locate_image(word: &str) -> Result<Located> {
         Some(Named::Path(path)) if path.exists() => Located { name: title(&path), path, choice: None },
         Some(Named::Path(path)) => bail!("{} does not exist; check the path", path.display()),
         Some(Named::Repo(repo)) => image_in_cache(&repo)?,
-        Some(Named::BuiltIn) => bail!("{word} answers with text; the models that make pictures are {}", image_names()),
+        Some(Named::BuiltIn(BuiltIn::Image)) => BuiltIn::Image.located(),
+        Some(Named::BuiltIn(BuiltIn::Text)) => {
+            bail!("{word} answers with text; the models that make pictures are {}", image_names())
+        }
         None => bail!(Usage(format!(
             "`{word}` is no model: wanted the folder of an image model, owner/name or a short name ({})",
             image_names()
         ))),
     };
-    if !onebit_checkpoint::is_image_folder(&located.path) {
+    if !image_model::is_one(&located.path) {
         bail!(
             "{} is not the folder of an image model: it has no folder with a transformer (such as transformer-packed-mflux); \
              the models that make pictures are {}, and text models are for `onebit run`",
@@ -138,7 +142,7 @@ pub fn local(word: &str) -> Result<PathBuf> {
         // Which of a repository's files is meant does not depend on a device here.
         return Ok(in_cache(&repo, &onebit_ops::reference::Reference::new())?.path);
     }
-    if let Some(Named::BuiltIn) = named(word) {
+    if let Some(Named::BuiltIn(_)) = named(word) {
         bail!("{word} is built into the program and has no files; name a folder or a .gguf file");
     }
     bail!("{} does not exist; name a folder or a .gguf file", path.display())

@@ -1,9 +1,10 @@
 //! A model ready to answer: files found, memory checked, weights on the device.
 
 use crate::args::RunOptions;
+use crate::builtin::BuiltIn;
 use crate::resolve::Located;
 use crate::side::TextSide;
-use crate::{advice, backends, builtin, load, resolve, terminal};
+use crate::{advice, backends, load, resolve, terminal};
 use anyhow::{Context, Result};
 use onebit_engine::{Engine, EngineOptions, MemoryPlan};
 use onebit_models::outline;
@@ -98,7 +99,7 @@ pub fn locate(model: Option<&str>, options: &RunOptions, quiet: bool) -> Result<
     let backend = backends::open(options, quiet)?;
     let located = match model {
         Some(word) => resolve::locate(word, &*backend)?,
-        None => builtin::default_model(),
+        None => BuiltIn::Text.by_default(),
     };
     if let Some(choice) = located.choice.as_ref().filter(|_| !quiet) {
         terminal::say(&format!("note: {choice}"));

@@ -110,7 +110,7 @@ impl TextSide {
             Container::Safetensors => {
                 let folder = folder(source);
                 let path = folder.join(TOKENIZER);
-                if path.exists() || builtin::is_root(&folder) { Ok(()) } else { Err(no_tokenizer(&folder)) }
+                if path.exists() || builtin::file(&path).is_some() { Ok(()) } else { Err(no_tokenizer(&folder)) }
             }
         }
     }
@@ -195,7 +195,7 @@ pub fn gguf_vocab(source: &Source) -> Result<GgufVocab> {
 #[must_use]
 pub fn folder(source: &Source) -> PathBuf {
     let path = source.checkpoint().path();
-    if path.is_dir() || builtin::is_root(path) {
+    if path.is_dir() || builtin::embedded(path).is_some() {
         return path.to_owned();
     }
     match path.parent() {

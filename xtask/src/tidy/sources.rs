@@ -9,6 +9,9 @@ type Breaches = Result<Vec<String>>;
 const LARGE: &[&str] = &[
     "models/seedling/model.safetensors", // the built-in model is a part of the program
     "models/seedling-ternary/model.safetensors", // its sibling in 2 bits, for comparisons
+    "models/sprout/transformer-packed-mflux/diffusion_pytorch_model.safetensors", // built in too: pictures
+    "models/sprout/vae/diffusion_pytorch_model.safetensors",
+    "models/sprout-ternary/transformer-packed-mflux/diffusion_pytorch_model.safetensors", // its sibling in 2 bits
 ];
 const LARGE_KIB: u64 = 1500;
 const TESTDATA_BYTES: u64 = 22_000_000;

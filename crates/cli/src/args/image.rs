@@ -32,10 +32,11 @@ impl NoiseRngName {
 #[command(
     args_conflicts_with_subcommands = true,
     after_help = "\
-MODEL is the folder of an image pack, owner/name on the hub, or a short name such as image-ternary-4b. What is piped in is \
-the prompt when --prompt is absent. Sides are multiples of 16.
+MODEL is the folder of an image pack, owner/name on the hub, or a short name such as image-ternary-4b. Without one the \
+built-in model draws, which knows only simple shapes. What is piped in is the prompt when --prompt is absent. Sides are multiples of 16.
 
 Examples:
+  onebit image --prompt 'a red circle above a blue square'                  without a download
   onebit image image-ternary-4b --prompt 'A bonsai tree on a desk'
   onebit image ./bonsai-image --prompt 'A red fox' --size 768x512 --seed 7 -o fox.png
   onebit image image-binary-4b --prompt 'A lighthouse' -n 4 -o light.png     makes light-1.png to light-4.png
@@ -86,7 +87,7 @@ pub struct ImageArgs {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Picture")]
 pub struct PaintOptions {
-    /// Width and height in pixels, multiples of 16 [default: 512x512]
+    /// Width and height in pixels, multiples of 16 [default: 512x512, or what the model was made for if smaller]
     #[arg(long, value_name = "WIDTHxHEIGHT", value_parser = size, conflicts_with_all = ["width", "height"])]
     pub size: Option<ImageSize>,
     /// Width in pixels; goes with --height
@@ -116,7 +117,7 @@ pub struct PaintOptions {
     /// Write the noise and what each step makes of it to a safetensors file: tensors `latents.0` to `latents.STEPS`
     #[arg(long, value_name = "FILE")]
     pub latents_out: Option<PathBuf>,
-    /// Tokens that the prompt is cut at and padded to [default: 512, which the packs are made for]
+    /// Tokens that the prompt is cut at and padded to [default: 512, or what the model reads if fewer]
     #[arg(long, value_name = "N", value_parser = count)]
     pub max_sequence_length: Option<usize>,
 }

@@ -1,10 +1,11 @@
 //! A hash that tells image models apart: the same files give the same hash wherever they lie.
 
+use crate::builtin;
 use anyhow::{Context, Result};
 use onebit_checkpoint::ImageFolders;
 use sha2::{Digest, Sha256};
 use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
+use std::io::{Cursor, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 /// Files up to this size are read whole. Of a larger one this much of its beginning counts, where the header is, ...
@@ -35,7 +36,10 @@ pub fn of(folders: &ImageFolders) -> Result<String> {
 
 /// Weights and configurations of a folder, by name.
 fn files(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
-    let mut files = Vec::new();
+    let mut files = builtin::files_in(folder);
+    if !files.is_empty() {
+        return Ok(files);
+    }
     for entry in std::fs::read_dir(folder)? {
         let path = entry?.path();
         if path.is_file() && path.extension().is_some_and(|e| e == "safetensors" || e == "json") {
@@ -47,8 +51,17 @@ fn files(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
 }
 
 fn add(hash: &mut Sha256, path: &Path) -> std::io::Result<()> {
-    let mut file = File::open(path)?;
-    let len = file.metadata()?.len();
+    match builtin::file(path) {
+        Some(bytes) => add_contents(hash, Cursor::new(bytes), bytes.len() as u64),
+        None => {
+            let file = File::open(path)?;
+            let len = file.metadata()?.len();
+            add_contents(hash, file, len)
+        }
+    }
+}
+
+fn add_contents(hash: &mut Sha256, mut file: impl Read + Seek, len: u64) -> std::io::Result<()> {
     hash.update(len.to_le_bytes());
     let mut buffer = Vec::new();
     file.by_ref().take(HEAD).read_to_end(&mut buffer)?;

@@ -6,11 +6,10 @@ use crate::args::ImageRunOptions;
 use crate::resolve::Located;
 use crate::{backends, image_model};
 use anyhow::{Context, Result, anyhow, bail};
-use onebit_checkpoint::image_folders;
 use onebit_engine::image::{
     ImageError, ImageEvent, ImageModel, ImagePlan, ImageRequest, ImageSettings, Picture, Residency,
 };
-use onebit_models::image::ImageFacts;
+use onebit_models::image::{ImageFacts, ImageSize};
 use onebit_ops::{Activations, Backend};
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -70,13 +69,25 @@ impl Studio {
         let model = image_model::open(&located.path, &shared, backend)?;
         let maker = Maker {
             model: located.name.clone(),
-            model_hash: fingerprint::of(&image_folders(&located.path)?)?,
+            model_hash: fingerprint::of(&image_model::folders(&located.path)?)?,
             activations: activations.to_owned(),
             backend: backend_name.to_string(),
         };
         let residency = if options.low_memory { Residency::OneByOne } else { Residency::Auto };
         let decode_bytes = options.decode_memory.map(|mb| mb as u64 * 1_000_000);
         Ok(Studio { name: located.name.clone(), maker, device, model, residency, decode_bytes })
+    }
+
+    /// Width and height of a picture where nobody names any.
+    #[must_use]
+    pub fn side(&self) -> usize {
+        self.model.side()
+    }
+
+    /// What a picture of a size is made with where nobody says otherwise.
+    #[must_use]
+    pub fn defaults(&self, size: ImageSize) -> ImageSettings {
+        self.model.settings(size)
     }
 
     /// Sizes of the transformer.

@@ -1,6 +1,8 @@
-//! The built-in model: it answers when none is named, says so, and is deterministic.
+//! The built-in models: they answer and draw when none is named, say so, and are deterministic.
 
-use crate::support::onebit;
+use crate::support::{arg, onebit};
+use onebit::picture::png;
+use std::io::Cursor;
 
 /// Greedy, f32: a trained model has margins far above rounding, so the text is the same on every tier.
 const EXACT: [&str; 5] = ["--temperature", "0", "--activations", "f32", "--max-tokens"];
@@ -19,6 +21,49 @@ fn its_name_names_it_and_needs_no_note() {
     assert!(!output.stderr.contains("no model is named"), "{output:?}");
     onebit(&["info", "seedling"]).run().ok();
     onebit(&["info"]).run().ok();
+}
+
+#[test]
+fn pictures_are_drawn_when_no_model_is_named() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let draw = |args: &[&str]| {
+        let file = folder.path().join("p.png");
+        let usual =
+            ["image", "--prompt", "a red circle above a blue square", "--seed", "1", "--force", "-o", arg(&file)];
+        let output = onebit(&[&usual, args].concat()).run().ok();
+        let bytes = std::fs::read(&file).expect("the picture");
+        (
+            output.stderr,
+            png::texts(Cursor::new(&bytes)).expect("texts"),
+            png::decode(Cursor::new(&bytes)).expect("pixels"),
+        )
+    };
+    let (said, texts, unnamed) = draw(&[]);
+    assert!(said.contains("no model is named, so the built-in") && said.contains("simple shapes"), "{said}");
+    assert!(said.contains("onebit pull image-ternary-4b"), "{said}");
+    assert_eq!((unnamed.1, unnamed.2), (128, 128), "the size that it was made for");
+    let has = |name: &str, value: &str| texts.iter().any(|(n, v)| n == name && v == value);
+    assert!(has("model", "sprout") && has("max_sequence_length", "64"), "{texts:?}");
+    // By its name, from its own picture, and in the files of the repository.
+    let (said, _, named) = draw(&["sprout"]);
+    assert!(!said.contains("no model is named"), "{said}");
+    assert!(unnamed == named, "another picture by its name");
+    let again = folder.path().join("again.png");
+    let from = folder.path().join("p.png");
+    onebit(&["image", "--from", arg(&from), "-o", arg(&again)]).run().ok();
+    assert!(std::fs::read(&from).ok() == std::fs::read(&again).ok(), "another file from its own picture");
+    let files = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/sprout");
+    let (_, read, pixels) = draw(&[arg(&files)]);
+    let hash = |texts: &[(String, String)]| texts.iter().find(|(name, _)| name == "model_hash").cloned();
+    assert_eq!(hash(&read), hash(&texts));
+    assert!(pixels == named, "another picture from the files");
+}
+
+#[test]
+fn the_picture_model_answers_no_prompts() {
+    onebit(&["run", "sprout", "Hello!"]).run().fails(1, &["sprout is", "onebit image sprout"]);
+    let info = onebit(&["info", "sprout"]).run().ok().stdout;
+    assert!(info.contains("flux2"), "{info}");
 }
 
 #[test]

@@ -16,5 +16,6 @@ mod refusals;
 mod run;
 mod serve;
 mod serve_crowds;
+mod shapes;
 mod support;
 mod usage;

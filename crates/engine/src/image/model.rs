@@ -9,7 +9,7 @@ use onebit_models::image::schedule;
 use onebit_models::image::text_encoder::{self, TextEncoder};
 use onebit_models::image::transformer::{self, Transformer, names};
 use onebit_models::image::vae::{self, Vae};
-use onebit_models::image::{Facts, ImagePart};
+use onebit_models::image::{Facts, ImagePart, ImageSize, PATCH};
 use onebit_models::{LoadOptions, ModelError, Progress};
 use onebit_ops::{Activations, Backend, OpError, SourceError, WeightSource};
 use onebit_text::Tokenizer;
@@ -127,6 +127,19 @@ impl ImageModel {
     /// Sizes of all parts.
     pub fn facts(&self) -> &Facts {
         &self.facts
+    }
+
+    /// What a picture of a size is made with where nobody says otherwise: [`ImageSettings::new`], with no more text tokens
+    /// than the text encoder was made for.
+    pub fn settings(&self, size: ImageSize) -> ImageSettings {
+        let settings = ImageSettings::new(size);
+        ImageSettings { text_tokens: settings.text_tokens.min(self.facts.text.context), ..settings }
+    }
+
+    /// Width and height where nobody names any: 512 pixels, or what the decoder was made for where that is smaller.
+    pub fn side(&self) -> usize {
+        const USUAL: usize = 512;
+        self.facts.vae.side.map_or(USUAL, |side| side.clamp(PATCH, USUAL) / PATCH * PATCH)
     }
 
     /// Tokens of a prompt with its frame: what must not exceed [`ImageSettings::text_tokens`].

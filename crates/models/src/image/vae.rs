@@ -44,6 +44,8 @@ pub struct VaeFacts {
     pub groups: usize,
     /// Channels of the last block.
     pub last_width: usize,
+    /// Pixels of a side of the pictures that it was made for, where the configuration tells.
+    pub side: Option<usize>,
 }
 
 /// A decoder on a device.
@@ -443,7 +445,7 @@ fn read(loader: &mut Loader<'_>) -> Result<(VaeFacts, Option<Vae>), ModelError> 
     let ([rgb, found], conv_out) = r.conv("decoder.conv_out")?;
     same("decoder.conv_out", width, found)?;
     same("decoder.conv_out", 3, rgb)?;
-    let facts = VaeFacts { channels, groups, last_width: width };
+    let facts = VaeFacts { channels, groups, last_width: width, side: count("sample_size") };
     let built = (|| {
         let up = up.into_iter().map(|(resnets, upsample)| {
             Some(UpBlock { resnets: resnets.into_iter().collect::<Option<_>>()?, upsample: optional(upsample)? })

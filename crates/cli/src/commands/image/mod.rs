@@ -13,6 +13,7 @@ mod sheet;
 mod wanted;
 
 use crate::args::{ImageArgs, ImageTask};
+use crate::builtin::BuiltIn;
 use crate::picture::progress::Progress;
 use crate::picture::recipe::{Noise, Recipe};
 use crate::picture::studio::{self, Studio};
@@ -43,7 +44,15 @@ pub fn run(args: &ImageArgs) -> Result<()> {
     place::must_be_png(&args.output)?;
     place::check(&paths, args.force)?;
     place::check(args.paint.latents_out.as_slice(), args.force)?;
-    let located = resolve::locate_image(&wanted.model)?;
+    let located = match &wanted.model {
+        Some(word) => resolve::locate_image(word)?,
+        None => BuiltIn::Image.by_default(),
+    };
+    if let Some(choice) = &located.choice
+        && !args.quiet
+    {
+        terminal::say(&format!("note: {choice}"));
+    }
     let backend = studio::backend(&args.run, args.quiet)?;
     let mut studio = Studio::open(&located, backend, &args.run)?;
     if let Some(difference) = wanted.maker.as_ref().and_then(|maker| maker.difference(&studio.maker))
@@ -51,7 +60,7 @@ pub fn run(args: &ImageArgs) -> Result<()> {
     {
         terminal::say(&format!("note: {}: {difference}", wanted.from.display()));
     }
-    let mut recipe = wanted.recipe.clone();
+    let mut recipe = wanted.recipe(&studio)?;
     let fitted = studio.fit(&recipe.prompt, recipe.text_tokens)?;
     if let Some(warning) = fitted.warning(recipe.text_tokens) {
         // Said even when quiet: the picture is not of the whole prompt.

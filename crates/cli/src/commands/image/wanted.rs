@@ -3,10 +3,11 @@
 use crate::args::{ImageArgs, image_size};
 use crate::picture::png;
 use crate::picture::recipe::{Maker, Noise, Recipe};
+use crate::picture::studio::Studio;
 use crate::{Usage, resolve, sampling, terminal};
 use anyhow::{Context, Result, anyhow, bail};
 use onebit_engine::NoiseRng;
-use onebit_models::image::{ImageSize, schedule::Shift};
+use onebit_models::image::{ImageSize, PATCH, schedule::Shift};
 use std::fs::File;
 use std::io::{BufReader, IsTerminal, Read};
 use std::path::{Path, PathBuf};
@@ -21,10 +22,15 @@ pub(super) enum Source {
 
 /// What is to be made.
 pub(super) struct Wanted {
-    /// As the user named it, or the picture that is made again.
-    pub(super) model: String,
-    /// Of the first picture. Noise from a file has no hash yet.
-    pub(super) recipe: Recipe,
+    /// As the user named it, or the picture that is made again; `None` for the built-in one.
+    pub(super) model: Option<String>,
+    /// Of the first picture. Noise from a file has no hash yet, and size and text tokens that nobody names are those of no
+    /// model.
+    recipe: Recipe,
+    /// Neither the arguments nor an earlier picture say how large.
+    size_is_open: bool,
+    /// Nor how many tokens are read.
+    tokens_are_open: bool,
     pub(super) source: Source,
     /// Who made the picture that is made again.
     pub(super) maker: Option<Maker>,
@@ -56,13 +62,15 @@ impl Wanted {
             bail!(Usage("the prompt is empty; say what the picture shows: --prompt 'A bonsai tree'".to_owned()));
         }
         let source = source(args, base)?;
+        let size = size(args, base)?;
+        let text_tokens = paint.max_sequence_length.or(base.map(|b| b.text_tokens));
         let recipe = Recipe {
             prompt,
-            size: size(args, base)?,
+            size: size.map_or_else(|| image_size(PATCH, PATCH).map_err(|e| anyhow!(e)), Ok)?,
             steps: paint.steps.or(base.map(|b| b.steps)).unwrap_or(4),
             guidance: paint.guidance.or(base.map(|b| b.guidance)).unwrap_or(1.0),
             shift: paint.shift.or(base.map(|b| b.shift)).unwrap_or(Shift::Empirical),
-            text_tokens: paint.max_sequence_length.or(base.map(|b| b.text_tokens)).unwrap_or(512),
+            text_tokens: text_tokens.unwrap_or(0),
             noise: match &source {
                 Source::Seed(rng, seed) => Noise::Seed(*rng, *seed),
                 Source::File(_) => Noise::File(String::new()),
@@ -73,7 +81,31 @@ impl Wanted {
             _ => None,
         };
         let model = model(args, maker.as_ref())?;
-        Ok(Wanted { model, recipe, source, maker, from: args.from.clone().unwrap_or_default(), earlier_noise })
+        Ok(Wanted {
+            model,
+            recipe,
+            size_is_open: size.is_none(),
+            tokens_are_open: text_tokens.is_none(),
+            source,
+            maker,
+            from: args.from.clone().unwrap_or_default(),
+            earlier_noise,
+        })
+    }
+
+    /// The recipe of the first picture, with what is open as the model has it.
+    ///
+    /// # Errors
+    /// A size that no picture has.
+    pub(super) fn recipe(&self, studio: &Studio) -> Result<Recipe> {
+        let mut recipe = self.recipe.clone();
+        if self.size_is_open {
+            recipe.size = image_size(studio.side(), studio.side()).map_err(|e| anyhow!(e))?;
+        }
+        if self.tokens_are_open {
+            recipe.text_tokens = studio.defaults(recipe.size).text_tokens;
+        }
+        Ok(recipe)
     }
 
     /// The recipe of one of several pictures.
@@ -119,32 +151,23 @@ fn source(args: &ImageArgs, base: Option<&Recipe>) -> Result<Source> {
     }
 }
 
-fn size(args: &ImageArgs, base: Option<&Recipe>) -> Result<ImageSize> {
+fn size(args: &ImageArgs, base: Option<&Recipe>) -> Result<Option<ImageSize>> {
     let paint = &args.paint;
     let given = match (paint.width, paint.height) {
         (Some(width), Some(height)) => Some(image_size(width, height).map_err(|e| anyhow!(Usage(e)))?),
         _ => paint.size,
     };
-    match given.or(base.map(|b| b.size)) {
-        Some(size) => Ok(size),
-        None => image_size(512, 512).map_err(|e| anyhow!(e)),
-    }
+    Ok(given.or(base.map(|b| b.size)))
 }
 
 /// The model that is named, else the one in `ONEBIT_MODEL`, else that of the earlier picture where its name leads to files.
-fn model(args: &ImageArgs, maker: Option<&Maker>) -> Result<String> {
+fn model(args: &ImageArgs, maker: Option<&Maker>) -> Result<Option<String>> {
     if let Some(name) = args.model.name() {
-        return Ok(name);
+        return Ok(Some(name));
     }
-    let Some(maker) = maker else {
-        bail!(Usage(format!(
-            "no model is named; name one that makes pictures, such as {}:\n  onebit pull image-ternary-4b\n  onebit image \
-             image-ternary-4b --prompt 'A bonsai tree'",
-            resolve::image_names()
-        )))
-    };
+    let Some(maker) = maker else { return Ok(None) };
     match resolve::named(&maker.model) {
-        Some(resolve::Named::Repo(_)) => Ok(maker.model.clone()),
+        Some(resolve::Named::Repo(_) | resolve::Named::BuiltIn(_)) => Ok(Some(maker.model.clone())),
         _ => bail!(Usage(format!(
             "{} was made by {} ({}), and the file does not say where that is; name the model",
             args.from.as_deref().unwrap_or(Path::new("")).display(),

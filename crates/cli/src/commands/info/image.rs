@@ -63,14 +63,13 @@ pub(super) fn describe(path: &Path, options: &RunOptions, backend: Arc<dyn Backe
     let free = crate::backends::free_memory(&*backend)?;
     let model = image_model::open(path, options, backend)?;
     let facts = model.facts();
-    let tokens = ImageSettings::new(square(SIDES[0])?).text_tokens;
+    let tokens = model.settings(square(SIDES[0])?).text_tokens;
     let mut pictures = Vec::new();
     let mut parts = Vec::new();
     for side in SIDES {
         let size = square(side)?;
-        let plan = |residency| -> Result<ImagePlan> {
-            Ok(model.plan(&ImageSettings { residency, ..ImageSettings::new(size) })?)
-        };
+        let plan =
+            |residency| -> Result<ImagePlan> { Ok(model.plan(&ImageSettings { residency, ..model.settings(size) })?) };
         let (all, one) = (plan(Residency::All)?, plan(Residency::OneByOne)?);
         pictures.push(PictureRow {
             size: size.to_string(),

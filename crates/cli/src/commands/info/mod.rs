@@ -15,8 +15,9 @@ mod report;
 mod text;
 
 use crate::args::InfoArgs;
+use crate::builtin::BuiltIn;
 use crate::resolve::{self, Located, Named};
-use crate::{backends, builtin, kept, load, side, terminal};
+use crate::{backends, kept, load, side, terminal};
 use anyhow::{Result, bail};
 use onebit_checkpoint::Kind;
 use onebit_hub::HubError;
@@ -33,7 +34,7 @@ pub fn run(args: &InfoArgs) -> Result<()> {
     let backend = backends::open_to_look(args.run.backend, args.run.threads)?;
     let report = match args.model.name() {
         Some(word) => describe(&word, args, &backend)?,
-        None => describe_files(&builtin::default_model(), args, &backend)?,
+        None => describe_files(&BuiltIn::Text.by_default(), args, &backend)?,
     };
     let mut out = std::io::stdout().lock();
     if args.json {

@@ -2,14 +2,14 @@
 
 use super::{layout, pictures, start};
 use crate::args::{GenerateOptions, RunOptions, ServeArgs};
+use crate::builtin::BuiltIn;
 use crate::resolve::Located;
 use crate::shape::Shape;
 use crate::side::TextSide;
 use crate::source::Source;
 use crate::terminal::say;
-use crate::{Usage, backends, builtin, load, memory, resolve, sampling};
+use crate::{Usage, backends, image_model, load, memory, resolve, sampling};
 use anyhow::{Context, Result, anyhow, bail};
-use onebit_checkpoint::is_image_folder;
 use onebit_engine::{Engine, EngineOptions, MemoryError, MemoryPlan, SamplingParams};
 use onebit_models::{Facts, Model, Part, outline};
 use onebit_ops::{Backend, FormatSupport};
@@ -49,7 +49,7 @@ pub(super) fn entries(args: &ServeArgs) -> Result<Vec<ModelEntry>> {
         words.extend(std::env::var("ONEBIT_MODEL").ok().filter(|name| !name.is_empty()));
     }
     match words.as_slice() {
-        [] => Ok(vec![now(builtin::default_model(), &loading)?]),
+        [] => Ok(vec![now(BuiltIn::Text.by_default(), &loading)?]),
         [one] => Ok(vec![now(resolve::locate_any(one, &*loading.backend)?, &loading)?]),
         several => Ok(several.iter().map(|word| later(word, &loading)).collect()),
     }
@@ -60,7 +60,7 @@ fn now(located: Located, loading: &Loading) -> Result<ModelEntry> {
     if let Some(choice) = &located.choice {
         say(&format!("note: {choice}"));
     }
-    if is_image_folder(&located.path) {
+    if image_model::is_one(&located.path) {
         return pictures::now(located, loading);
     }
     let source = load::open(&located.path, &loading.run.files())?;
@@ -74,7 +74,7 @@ fn now(located: Located, loading: &Loading) -> Result<ModelEntry> {
 /// A model that is loaded when it is first asked for. Its headers are read now.
 fn later(word: &str, loading: &Loading) -> ModelEntry {
     let checked = resolve::locate_any(word, &*loading.backend).and_then(|located| {
-        if is_image_folder(&located.path) {
+        if image_model::is_one(&located.path) {
             return pictures::later(located, loading);
         }
         let source = load::open(&located.path, &loading.run.files())?;
@@ -202,7 +202,7 @@ fn of_shape(name: &str, loading: &Loading) -> Result<ModelEntry> {
     let (facts, parts) = outline(&shape)?;
     let card = card_of(&facts, parts.parts.iter(), parts.bytes(), String::new());
     let (options, plan) = options(&facts, parts.bytes(), loading)?;
-    let built_in = load::open(&builtin::named().path, &loading.run.files())?;
+    let built_in = load::open(&BuiltIn::Text.located().path, &loading.run.files())?;
     let side = text(TextSide::read(&built_in)?)?;
     // An end token that comes by chance would cut the load short.
     let side = ModelText { eos: Vec::new(), ..side };

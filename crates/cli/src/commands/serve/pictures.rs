@@ -20,10 +20,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 /// Where a request is silent.
-const DEFAULTS: PictureDefaults = PictureDefaults { width: 512, height: 512, steps: 4, guidance: 1.0 };
-
-/// Tokens of a prompt, the frame around it included: what the packs are made for.
-const TOKENS: usize = 512;
+fn defaults(studio: &Studio) -> PictureDefaults {
+    PictureDefaults { width: studio.side(), height: studio.side(), steps: 4, guidance: 1.0 }
+}
 
 /// An image model that is opened now. Its weights are read for the first picture.
 pub(super) fn now(located: Located, loading: &Loading) -> Result<ModelEntry> {
@@ -65,20 +64,22 @@ fn loader(located: Located, loading: &Loading) -> Loader {
 /// The source, and beside it the model opened once more to judge orders while a picture is made. Neither holds weights yet.
 fn loaded(studio: Studio, located: &Located, loading: &Loading) -> Result<Loaded> {
     let judge = open(located, loading)?;
+    let defaults = defaults(&studio);
     let check: PictureCheck = Arc::new(move |order| check(&judge, order));
-    Ok(Loaded::pictures(move || Easel { studio }, check, DEFAULTS)?)
+    Ok(Loaded::pictures(move || Easel { studio }, check, defaults)?)
 }
 
 /// Of a picture that a request is silent about.
 fn default_plan(studio: &Studio) -> Result<(ImageSize, ImagePlan)> {
-    let PictureDefaults { width, height, steps, guidance } = DEFAULTS;
-    let recipe = recipe(&PictureOrder { prompt: String::new(), width, height, steps, guidance, seed: 0 })?;
+    let PictureDefaults { width, height, steps, guidance } = defaults(studio);
+    let recipe = recipe(studio, &PictureOrder { prompt: String::new(), width, height, steps, guidance, seed: 0 })?;
     Ok((recipe.size, studio.plan(&recipe)?))
 }
 
 fn card(studio: &Studio, located: &Located) -> Result<Card> {
     let facts = studio.facts();
-    let bytes = default_plan(studio)?.1.parts.iter().map(|part| part.weights).sum();
+    let (size, plan) = default_plan(studio)?;
+    let bytes = plan.parts.iter().map(|part| part.weights).sum();
     Ok(Card {
         kind: ModelKind::Image,
         architecture: facts.architecture.to_owned(),
@@ -86,11 +87,11 @@ fn card(studio: &Studio, located: &Located) -> Result<Card> {
         bytes,
         format: facts.format.clone(),
         path: located.path.display().to_string(),
-        trained_context: TOKENS,
+        trained_context: studio.defaults(size).text_tokens,
     })
 }
 
-fn recipe(order: &PictureOrder) -> Result<Recipe, PictureError> {
+fn recipe(studio: &Studio, order: &PictureOrder) -> Result<Recipe, PictureError> {
     let size =
         image_size(order.width, order.height).map_err(|message| PictureError::Order { field: "size", message })?;
     Ok(Recipe {
@@ -99,16 +100,17 @@ fn recipe(order: &PictureOrder) -> Result<Recipe, PictureError> {
         steps: order.steps,
         guidance: order.guidance,
         shift: Shift::Empirical,
-        text_tokens: TOKENS,
+        text_tokens: studio.defaults(size).text_tokens,
         noise: Noise::Seed(NoiseRng::Torch, order.seed),
     })
 }
 
 fn check(judge: &Studio, order: &PictureOrder) -> Result<(), PictureError> {
-    let recipe = recipe(order)?;
+    let recipe = recipe(judge, order)?;
     let tokens = judge.tokens(&order.prompt).map_err(error)?;
-    if tokens > TOKENS {
-        let message = format!("has {tokens} tokens with its frame, and {TOKENS} are read: shorten it");
+    let most = recipe.text_tokens;
+    if tokens > most {
+        let message = format!("has {tokens} tokens with its frame, and {most} are read: shorten it");
         return Err(PictureError::Order { field: "prompt", message });
     }
     judge.plan(&recipe).map(drop).map_err(error)
@@ -137,7 +139,7 @@ impl PictureSource for Easel {
         watch: &mut dyn FnMut(PictureStage) -> ControlFlow<()>,
     ) -> Result<Picture, PictureError> {
         let begun = Instant::now();
-        let recipe = recipe(order)?;
+        let recipe = recipe(&self.studio, order)?;
         let noise =
             NoiseRng::Torch.latent(order.seed, self.studio.facts().channels, recipe.size.rows(), recipe.size.columns());
         // Loading goes in many small pieces, each of which is a chance to stop.

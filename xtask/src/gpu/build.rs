@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Test programs: package and target.
-const TESTS: [(&str, &str); 2] = [("onebit-backend-cuda", "conformance"), ("onebit", "goldens")];
+const TESTS: [(&str, &str); 3] =
+    [("onebit-backend-cuda", "conformance"), ("onebit", "goldens"), ("onebit", "images")];
 /// Files of the repository that the tests read.
 const DATA: [&str; 4] =
     ["testdata", "models/training/heldout/teacher.txt", "models/training/heldout/human.txt", quality::FILE];

@@ -12,8 +12,12 @@ use std::time::Instant;
 
 /// Tests on every code path: a name, the test program, and which of its tests. The first one alone fills the folder of
 /// translated kernels, which all others would otherwise translate at once.
-const TESTS: [(&str, &str, &str); 3] =
-    [("translation", "conformance", "contract"), ("conformance", "conformance", ""), ("goldens", "goldens", "cuda")];
+const TESTS: [(&str, &str, &str); 4] = [
+    ("translation", "conformance", "contract"),
+    ("conformance", "conformance", ""),
+    ("goldens", "goldens", "cuda"),
+    ("pictures", "images", "cuda"),
+];
 
 /// Perplexities of the built-in model may be so far from the recorded ones: with f32 activations, where only the order of
 /// sums differs, and with integers or 8-bit keys and values. The bounds of `crates/cli/tests/commands/quality.rs`.

@@ -59,7 +59,14 @@ fn compile(module: &File, arch: Arch) -> Result<String, OpError> {
     }
     // SAFETY: the program has been compiled.
     let ptx = unsafe { result::get_ptx(program.handle) }.map_err(|e| failed("taking the PTX", e))?;
-    Ok(text(&ptx))
+    Ok(with_version(text(&ptx), arch))
+}
+
+/// The oldest PTX that a path's own instructions are part of: `st.async`, between the blocks of a cluster, came with 8.1
+/// (CUDA 12.1). An older NVRTC passes them on unread and writes its own version above them.
+fn with_version(ptx: String, arch: Arch) -> String {
+    const OLD: &str = ".version 8.0\n";
+    if arch == Arch::Sm90a { ptx.replacen(OLD, ".version 8.1\n", 1) } else { ptx }
 }
 
 fn create(module: &File) -> Result<Program, NvrtcError> {

@@ -83,6 +83,9 @@ impl Device {
         let multiprocessors = ask(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)? as u32;
         let shared_bytes = ask(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)? as u32;
         let clusters = arch >= Arch::Sm90a && ask(Attribute::CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH)? != 0;
+        // cudarc would wait for the whole device before the first stream, which breaks what another thread captures on it.
+        // SAFETY: this only ends cudarc's own order of slices, of which there are none here.
+        unsafe { context.disable_event_tracking() };
         let stream = || context.new_stream().during("creating a stream");
         let (stream, capture) = (stream()?, Mutex::new(stream()?));
         Ok(Device { context, stream, capture, name, capability, arch, driver, multiprocessors, shared_bytes, clusters })

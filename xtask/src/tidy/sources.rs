@@ -12,6 +12,7 @@ const LARGE: &[&str] = &[
     "models/sprout/transformer-packed-mflux/diffusion_pytorch_model.safetensors", // built in too: pictures
     "models/sprout/vae/diffusion_pytorch_model.safetensors",
     "models/sprout-ternary/transformer-packed-mflux/diffusion_pytorch_model.safetensors", // its sibling in 2 bits
+    "crates/backend-cuda/ptx/kernels.xz", // every CUDA kernel, compiled for four generations of GPUs
 ];
 const LARGE_KIB: u64 = 1500;
 const TESTDATA_BYTES: u64 = 22_000_000;

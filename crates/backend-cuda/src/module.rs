@@ -55,11 +55,12 @@ impl Kernels {
                 self.device.shared_bytes
             )));
         }
-        if shared > SHARED_WITHOUT_ASKING {
+        // What the kernel declares counts, too.
+        let own = kernel.shared_size_bytes().during("asking a kernel for its size")?;
+        if shared > 0 && shared as i32 + own > SHARED_WITHOUT_ASKING as i32 {
             let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
             // The largest wish of any launch stays: a graph keeps the function, not its attributes of the time.
-            let most =
-                self.device.shared_bytes as i32 - kernel.shared_size_bytes().during("asking a kernel for its size")?;
+            let most = self.device.shared_bytes as i32 - own;
             kernel.set_attribute(attribute, most).during("asking for shared memory")?;
         }
         Ok(kernel)

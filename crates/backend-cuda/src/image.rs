@@ -220,7 +220,9 @@ mod tests {
         for arch in Arch::ALL {
             for (name, ptx) in split(&archive, arch).unwrap() {
                 assert!(ptx.contains(&format!(".target sm_{}\n", arch.name())), "{name} for {}", arch.name());
-                assert!(ptx.contains(".visible .entry"), "{name} for {}", arch.name());
+                // Its instructions came with Ampere.
+                let has_kernels = !(name == "linear_stream.cu" && arch == Arch::Sm75);
+                assert_eq!(ptx.contains(".visible .entry"), has_kernels, "{name} for {}", arch.name());
             }
         }
     }

@@ -11,10 +11,9 @@
 
 use crate::driver::Device;
 use crate::launch;
-use crate::ledger::Ledger;
 use crate::memory::Buffer;
 use crate::params::{Address, Sampled};
-use onebit_ops::{CacheSpec, OpError, SlotState, StateSpec};
+use onebit_ops::{CacheSpec, Ledger, OpError, SlotState, StateSpec};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

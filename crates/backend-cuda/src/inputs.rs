@@ -4,9 +4,8 @@
 //! length come first; lists of any length (pages, changes of logits, masks) follow with some capacity, and a step that
 //! needs more makes the plan lay its buffer out anew.
 
-use crate::ledger::Areas;
 use crate::params::{self, Address, NONE, StepHeader, TILE_ROWS};
-use onebit_ops::{Bucket, PAGE_ROWS, StepInputs};
+use onebit_ops::{Areas, Bucket, PAGE_ROWS, StepInputs};
 use std::sync::Arc;
 
 /// Each array begins at a multiple of so many bytes.

@@ -6,7 +6,7 @@
 //! | `sources`, `compile`, `image`, `module` | from `kernels/` to loaded machine code |
 //! | `memory` | device memory, and host memory that the device copies by itself |
 //! | `layout`, `repack`, `weight` | how a weight lies on the device, and how it gets there from a file's format |
-//! | `cache`, `ledger` | pages, state slots and guesses, and what the host knows of them |
+//! | `cache` | pages, state slots and guesses |
 //! | `params`, `launch` | what kernels are handed, and on which grid each op runs |
 //! | `ops` | the operations of `onebit_ops` as launches |
 //! | `inputs`, `outputs`, `plan`, `backend` | a step: its inputs, its results, its graph; the contract |
@@ -24,7 +24,6 @@ mod image;
 mod inputs;
 mod launch;
 mod layout;
-mod ledger;
 mod memory;
 mod module;
 mod ops;

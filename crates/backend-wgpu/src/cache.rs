@@ -11,9 +11,8 @@
 //! Areas hold guesses; there are none until somebody speculates. Which slot has which is in the ledger.
 
 use crate::adapter::{Device, fault};
-use crate::ledger::Ledger;
 use crate::memory::Buffer;
-use onebit_ops::{CacheSpec, KvSpec, OpError, PAGE_ROWS, SlotState, StateSpec};
+use onebit_ops::{CacheSpec, KvSpec, Ledger, OpError, PAGE_ROWS, SlotState, StateSpec};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Most logit rows whose tokens can be chosen on the device in one step.

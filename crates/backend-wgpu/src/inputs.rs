@@ -4,8 +4,7 @@
 //! known largest length come first; lists of any length (pages, changes of logits, masks) follow with some capacity, and a
 //! step that needs more makes the plan lay its buffer out anew.
 
-use crate::ledger::Areas;
-use onebit_ops::{Bucket, PAGE_ROWS, RopeTable, StepInputs};
+use onebit_ops::{Areas, Bucket, PAGE_ROWS, RopeTable, StepInputs};
 use std::sync::Arc;
 
 /// No such index.

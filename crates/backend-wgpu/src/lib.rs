@@ -6,7 +6,7 @@
 //! | `shaders`, `pipelines` | from `shaders/` to pipelines: constants in front of plain inclusions |
 //! | `memory` | buffers, and sums of their bytes |
 //! | `layout`, `repack`, `weight` | how a weight lies on the device, and how it gets there from a file's format |
-//! | `cache`, `ledger` | pages, state slots and guesses, and what the host knows of them |
+//! | `cache` | pages, state slots and guesses |
 //! | `ops` | the operations of `onebit_ops` as dispatches |
 //! | `inputs`, `outputs`, `clock`, `plan`, `backend` | a step: its inputs, its results, its dispatches; the contract |
 //!
@@ -20,7 +20,6 @@ mod cache;
 mod clock;
 mod inputs;
 mod layout;
-mod ledger;
 mod memory;
 mod ops;
 mod outputs;

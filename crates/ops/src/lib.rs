@@ -12,6 +12,7 @@ mod activation;
 mod backend;
 mod cache;
 mod error;
+mod ledger;
 mod program;
 mod recorder;
 pub mod reference;
@@ -27,6 +28,7 @@ pub use backend::{
 };
 pub use cache::{Cache, CacheSpec, KvFormat, KvSpec, PAGE_ROWS, SlotState, StateSpec};
 pub use error::OpError;
+pub use ledger::{Areas, Ledger};
 pub use program::{
     Bucket, ChannelNorm, Epilogue, Grid, HeadMap, Norm, Op, Placement, Program, Rows, Seen, StageCost, Tensor,
     TensorInfo, View,

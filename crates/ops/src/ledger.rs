@@ -1,13 +1,14 @@
-//! What the host knows of a cache after the steps that it has submitted: the guesses that wait for a verdict, where they
+//! What a backend with memory of its own knows, on the host, of a cache after the steps that it has submitted: the guesses that wait for a verdict, where they
 //! lie, and how many tokens the last step chose.
 //!
 //! The guesses of a slot lie in an area of a pool. A step that accepts some reads the slot's area, and one that guesses
 //! anew fills another one, since blocks of one kernel read while others write.
 
-use onebit_ops::{Op, OpError, Program, StepInputs};
+use crate::{Op, OpError, Program, StepInputs};
 
 /// The host's knowledge of one cache.
-pub(crate) struct Ledger {
+#[derive(Debug)]
+pub struct Ledger {
     /// Logit rows that the last step chose tokens for.
     sampled: usize,
     layers: usize,
@@ -29,8 +30,10 @@ struct Waiting {
 
 /// The areas of one segment: to read accepted rows from, and to write guesses to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Areas {
+pub struct Areas {
+    /// Area to take accepted rows from.
     pub read: u32,
+    /// Area to write guesses to.
     pub write: u32,
 }
 
@@ -49,7 +52,8 @@ fn layers(program: &Program) -> impl Iterator<Item = Layer> {
 }
 
 impl Ledger {
-    pub(crate) fn new(slots: usize, layers: usize) -> Ledger {
+    /// Nothing waits in any of these slots and state layers, and there are no areas.
+    pub fn new(slots: usize, layers: usize) -> Ledger {
         Ledger {
             sampled: 0,
             layers,
@@ -65,7 +69,7 @@ impl Ledger {
     ///
     /// # Errors
     /// [`OpError::Inputs`].
-    pub(crate) fn check(&mut self, program: &Program, inputs: &StepInputs) -> Result<(), OpError> {
+    pub fn check(&mut self, program: &Program, inputs: &StepInputs) -> Result<(), OpError> {
         for segment in inputs.segments.iter().filter(|s| s.accepted > 0) {
             for layer in layers(program) {
                 let waiting = *self.waiting(segment.slot, &layer);
@@ -86,7 +90,7 @@ impl Ledger {
     }
 
     /// Areas that there must be for a step: as many as there are, and more where too few are free.
-    pub(crate) fn areas_needed(&self, program: &Program, inputs: &StepInputs) -> usize {
+    pub fn areas_needed(&self, program: &Program, inputs: &StepInputs) -> usize {
         if layers(program).next().is_none() {
             return self.count;
         }
@@ -95,20 +99,20 @@ impl Ledger {
     }
 
     /// There are so many areas now.
-    pub(crate) fn grow(&mut self, count: usize) {
+    pub fn grow(&mut self, count: usize) {
         // The lowest number is taken first.
         self.free.splice(0..0, (self.count as u32..count as u32).rev());
         self.count = count;
     }
 
     /// Areas that there are.
-    pub(crate) fn areas(&self) -> usize {
+    pub fn areas(&self) -> usize {
         self.count
     }
 
     /// Chooses the areas of each segment of a step that is submitted now, and notes what it leaves behind. Numbers that are
     /// not looked at are 0.
-    pub(crate) fn submit(&mut self, program: &Program, inputs: &StepInputs) -> Vec<Areas> {
+    pub fn submit(&mut self, program: &Program, inputs: &StepInputs) -> Vec<Areas> {
         self.sampled = inputs.draws.len();
         if layers(program).next().is_none() {
             return vec![Areas { read: 0, write: 0 }; inputs.segments.len()];
@@ -138,7 +142,7 @@ impl Ledger {
     }
 
     /// Nothing waits in a slot any more.
-    pub(crate) fn forget(&mut self, slot: usize) {
+    pub fn forget(&mut self, slot: usize) {
         self.drop_rows(slot);
         self.free.extend(self.area_of[slot].take());
     }
@@ -151,7 +155,7 @@ impl Ledger {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use onebit_ops::{Bucket, Recorder, Segment, Vector, Weight, WeightInfo};
+    use crate::{Bucket, Recorder, Segment, Vector, Weight, WeightInfo};
     use std::sync::Arc;
 
     /// Convolutions of these layers.

@@ -116,6 +116,8 @@ __device__ u32 find_bin(Shared& s, u32 bins, u32 count, u64 weight) {
         }
         counts += s.count_above;
         weights += s.weight_above;
+        // One lane writes below what all have read here.
+        __syncwarp();
         const u32 reached = __ballot_sync(ALL_LANES, counts >= count && weights >= weight);
         if (reached == 0 && lane == 0) s.bin = BINS;
         if (reached != 0 && lane == u32(__ffs(i32(reached)) - 1)) {

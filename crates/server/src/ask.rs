@@ -3,7 +3,7 @@
 use crate::error::ApiError;
 use crate::tools::Tools;
 use onebit_engine::SamplingParams;
-use onebit_text::{Grammar, Message};
+use onebit_text::{Content, Grammar, Message};
 use serde_json::{Map, Value};
 
 /// A request for answers.
@@ -42,6 +42,23 @@ pub(crate) enum Prompt {
 impl Default for Prompt {
     fn default() -> Self {
         Self::Tokens(Vec::new())
+    }
+}
+
+impl Prompt {
+    /// About how many bytes of text must be made tokens.
+    pub(crate) fn text_bytes(&self) -> usize {
+        match self {
+            Prompt::Text(text) => text.len(),
+            Prompt::Tokens(_) => 0,
+            Prompt::Chat(chat) => {
+                let said = chat.messages.iter().map(|message| match &message.content {
+                    Content::Text(text) => text.len(),
+                    Content::Null | Content::Parts(_) => 0,
+                });
+                said.sum()
+            }
+        }
     }
 }
 

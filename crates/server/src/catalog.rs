@@ -195,7 +195,8 @@ impl Catalog {
         if let Some(first) = of_kind().next().filter(|_| !is_named) {
             return Ok(first);
         }
-        let others: Vec<&str> = of_kind().map(|entry| entry.name.as_str()).collect();
+        let can_run = |entry: &&Arc<ModelEntry>| entry.status().0 != "unavailable";
+        let others: Vec<&str> = of_kind().filter(can_run).map(|entry| entry.name.as_str()).collect();
         Err(wrong_kind(found, &others))
     }
 

@@ -96,6 +96,33 @@ pub(crate) fn text<'a>(object: &'a Value, key: &str, path: &str) -> Result<&'a s
     }
 }
 
+/// A text that may be absent. `path` is where the object stands, with a point behind it.
+pub(crate) fn maybe_text<'a>(object: &'a Value, key: &str, path: &str) -> Result<Option<&'a str>, ApiError> {
+    match &object[key] {
+        Value::Null => Ok(None),
+        Value::String(text) => Ok(Some(text)),
+        other => Err(ApiError::field(format!("{path}{key}"), format!("expected text, got {}", kind(other)))),
+    }
+}
+
+/// A switch that may be absent, as [`maybe_text`].
+pub(crate) fn maybe_flag(object: &Value, key: &str, path: &str) -> Result<Option<bool>, ApiError> {
+    match &object[key] {
+        Value::Null => Ok(None),
+        Value::Bool(on) => Ok(Some(*on)),
+        other => Err(ApiError::field(format!("{path}{key}"), format!("expected true or false, got {}", kind(other)))),
+    }
+}
+
+/// The items of a list; what is absent has none.
+pub(crate) fn items<'a>(value: &'a Value, path: &str) -> Result<&'a [Value], ApiError> {
+    match value {
+        Value::Null => Ok(&[]),
+        Value::Array(items) => Ok(items),
+        other => Err(ApiError::field(path, format!("expected a list, got {}", kind(other)))),
+    }
+}
+
 /// One text or a list of them.
 pub(crate) fn texts(value: Option<&Value>, path: &str) -> Result<Vec<String>, ApiError> {
     let wrong = |value: &Value| ApiError::field(path, format!("expected text or a list of texts, got {}", kind(value)));

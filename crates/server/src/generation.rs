@@ -122,10 +122,8 @@ impl Generation {
         }
         let max_tokens = ask.max_tokens;
         let (preparing, thinking) = (Arc::clone(model), app.options.thinking);
-        let prepared = tokio::task::spawn_blocking(move || prepare(&preparing, ask, thinking))
-            .await
-            .map_err(|panic| ApiError::internal(format!("preparing the request failed: {panic}")))?;
-        let Prepared { request, reading } = prepared?;
+        let bytes = ask.prompt.text_bytes();
+        let Prepared { request, reading } = app.prepare(bytes, move || prepare(&preparing, ask, thinking)).await?;
         if app.options.log_prompts {
             tracing::info!(request = id, prompt = model.text.tokenizer.decode(&request.tokens), "prompt");
         }

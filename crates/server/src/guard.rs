@@ -2,7 +2,7 @@
 
 use crate::error::{ApiError, Dialect};
 use axum::extract::{Request, State};
-use axum::http::header::{AUTHORIZATION, CONTENT_LENGTH, HOST, ORIGIN};
+use axum::http::header::{AUTHORIZATION, HOST, ORIGIN};
 use axum::http::{HeaderMap, Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
@@ -16,7 +16,6 @@ pub(crate) struct Guard {
     pub(crate) keys: Vec<String>,
     /// Origins whose pages may ask; `*` is all.
     pub(crate) origins: Vec<String>,
-    pub(crate) max_body: usize,
 }
 
 /// Paths that are open without a key: a probe has none, and the page asks for one.
@@ -34,12 +33,6 @@ pub(crate) async fn check(State(guard): State<Arc<Guard>>, request: Request, nex
 
 impl Guard {
     fn check(&self, path: &str, headers: &HeaderMap) -> Result<(), ApiError> {
-        // A body that says it is too long is not waited for.
-        let length =
-            headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()).and_then(|n| n.parse::<u64>().ok());
-        if length.is_some_and(|length| length > self.max_body as u64) {
-            return Err(self.too_large());
-        }
         if is_open(path) {
             return Ok(());
         }
@@ -58,11 +51,6 @@ impl Guard {
                 Err(unauthorized("this server wants an API key: send `Authorization: Bearer KEY` or `x-api-key: KEY`"))
             }
         }
-    }
-
-    fn too_large(&self) -> ApiError {
-        let message = format!("the body is larger than {} bytes; --max-body sets another limit", self.max_body);
-        ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, message)
     }
 
     /// Compares with every key, in a time that depends on the lengths alone.
@@ -101,13 +89,14 @@ fn unauthorized(message: &str) -> ApiError {
 }
 
 /// Writes the body of every error in the dialect of its path, and says it in the log.
-pub(crate) async fn errors(State(guard): State<Arc<Guard>>, request: Request, next: Next) -> Response {
+pub(crate) async fn errors(request: Request, next: Next) -> Response {
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let mut response = next.run(request).await;
     let status = response.status();
     let error = match response.extensions_mut().remove::<ApiError>() {
         Some(error) => error,
-        None if status == StatusCode::PAYLOAD_TOO_LARGE => guard.too_large(),
+        // What the library refuses before a handler sees it, such as a name in a path that is no text.
+        None if status.is_client_error() => ApiError::new(status, "the request is malformed"),
         None => return response,
     };
     tracing::info!(%method, path, status = error.status.as_u16(), error = error.message, "refused");
@@ -137,7 +126,7 @@ mod tests {
 
     fn guard(keys: &[&str], origins: &[&str]) -> Guard {
         let own = |list: &[&str]| list.iter().map(|s| (*s).to_owned()).collect();
-        Guard { keys: own(keys), origins: own(origins), max_body: 1 }
+        Guard { keys: own(keys), origins: own(origins) }
     }
 
     fn ask(guard: &Guard, headers: &[(&'static str, &'static str)]) -> Option<u16> {

@@ -12,9 +12,11 @@
 mod anthropic;
 mod app;
 mod ask;
+mod body;
 mod catalog;
 mod choice;
 mod collect;
+mod connections;
 mod engine_source;
 mod error;
 mod fields;

@@ -5,12 +5,10 @@ use crate::ask::Wish;
 use crate::catalog::{Catalog, ModelEntry};
 use crate::guard::{self, Guard};
 use crate::metrics::Metrics;
-use crate::{anthropic, id, ollama, openai, page, probes, tokens};
-use axum::extract::DefaultBodyLimit;
+use crate::{anthropic, connections, id, ollama, openai, page, probes, tokens};
 use axum::http::HeaderValue;
 use axum::middleware::{from_fn, from_fn_with_state};
 use axum::routing::{get, post};
-use axum::serve::ListenerExt;
 use axum::{Router, response::Response};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -45,6 +43,8 @@ pub struct ServerOptions {
     pub drain: Duration,
     /// Silence after which a stream says that it is alive.
     pub keep_alive: Duration,
+    /// How long a client may be silent where it is its turn: to ask, to send the rest of a body, to read.
+    pub idle: Duration,
     /// The version to tell.
     pub version: String,
 }
@@ -64,6 +64,8 @@ impl Default for ServerOptions {
             page: true,
             drain: Duration::from_secs(30),
             keep_alive: Duration::from_secs(5),
+            // Longer than the minute for which proxies keep connections, so that none is closed while a proxy uses it.
+            idle: Duration::from_secs(75),
             version: env!("CARGO_PKG_VERSION").to_owned(),
         }
     }
@@ -93,6 +95,16 @@ pub enum ServerError {
         model: String,
         /// The models.
         known: String,
+    },
+    /// An alias that means something else already.
+    #[error("--alias {alias}={model}: `{alias}` is {other} already")]
+    TakenAlias {
+        /// The new name.
+        alias: String,
+        /// What it should mean.
+        model: String,
+        /// What it means.
+        other: String,
     },
     /// An origin that is none.
     #[error("--cors takes origins such as https://chat.example, or *; got `{0}`")]
@@ -130,6 +142,15 @@ impl Server {
             let known = names.join(", ");
             return Err(ServerError::UnknownAlias { alias: alias.clone(), model: model.clone(), known });
         }
+        for (index, (alias, model)) in options.aliases.iter().enumerate() {
+            let named = names.iter().find(|name| *name == alias);
+            let earlier = options.aliases[..index].iter().find(|(other, _)| other == alias).map(|(_, of)| of);
+            if let Some(other) = named.or(earlier).filter(|other| *other != model) {
+                let other =
+                    if named.is_some() { "a model of its own".to_owned() } else { format!("a name of {other}") };
+                return Err(ServerError::TakenAlias { alias: alias.clone(), model: model.clone(), other });
+            }
+        }
         let is_origin = |o: &&String| *o == "*" || (o.contains("://") && HeaderValue::from_str(o).is_ok());
         if let Some(wrong) = options.origins.iter().find(|o| !is_origin(o)) {
             return Err(ServerError::Origin(wrong.clone()));
@@ -145,14 +166,17 @@ impl Server {
                 log_prompts: options.log_prompts,
                 max_requests: options.max_requests,
                 keep_alive: options.keep_alive,
+                idle: options.idle,
+                max_body: options.max_body,
                 patience: PATIENCE,
                 version: options.version,
             },
             started: id::unix_time(),
             draining: AtomicBool::new(false),
             places: Arc::new(Semaphore::new(options.max_requests)),
+            large: Arc::new(Semaphore::new(1)),
         };
-        let guard = Guard { keys: options.api_keys, origins: options.origins, max_body: options.max_body };
+        let guard = Guard { keys: options.api_keys, origins: options.origins };
         Ok(Server { app: Arc::new(app), guard: Arc::new(guard), page: options.page, drain: options.drain })
     }
 
@@ -188,17 +212,14 @@ impl Server {
         mut stop: mpsc::Receiver<()>,
     ) -> std::io::Result<()> {
         listener.set_nonblocking(true)?;
-        let (app, drain) = (Arc::clone(&self.app), self.drain);
+        let (app, drain, idle) = (Arc::clone(&self.app), self.drain, self.app.options.idle);
         let router = self.router();
         let result = runtime.block_on(async move {
-            // Tokens are small and must not wait for others.
-            let listener = tokio::net::TcpListener::from_std(listener)?.tap_io(|stream| {
-                let _ = stream.set_nodelay(true);
-            });
+            let listener = tokio::net::TcpListener::from_std(listener)?;
             let (draining, drained) = (Arc::new(tokio::sync::Notify::new()), app);
             let begun = Arc::clone(&draining);
             let (late, mut hurry) = mpsc::channel::<()>(1);
-            let serving = axum::serve(listener, router).with_graceful_shutdown(async move {
+            let serving = connections::serve(listener, router, idle, async move {
                 stop.recv().await;
                 drained.draining.store(true, Ordering::Relaxed);
                 tracing::info!("no new connections; waiting for requests under way");
@@ -216,12 +237,10 @@ impl Server {
                 }
             };
             tokio::select! {
-                result = serving => result,
-                () = deadline => {
-                    tracing::warn!("requests under way were cut off");
-                    Ok(())
-                }
+                () = serving => {}
+                () = deadline => tracing::warn!("requests under way were cut off"),
             }
+            Ok(())
         });
         // Connections that are left end here, and with them their requests.
         runtime.shutdown_timeout(Duration::from_secs(1));
@@ -262,11 +281,10 @@ impl Server {
             .fallback(guard::no_such_path)
             .method_not_allowed_fallback(guard::wrong_method)
             .with_state(self.app)
-            .layer(DefaultBodyLimit::max(guard.max_body))
             .layer(from_fn_with_state(Arc::clone(&guard), guard::check))
             .layer(cors)
             .layer(from_fn(sent_by))
-            .layer(from_fn_with_state(guard, guard::errors))
+            .layer(from_fn(guard::errors))
     }
 }
 

@@ -2,29 +2,28 @@
 
 use crate::app::App;
 use crate::ask::{Prompt, Wish};
+use crate::body::Sent;
 use crate::error::ApiError;
 use crate::fields::{self, kind};
 use crate::model::SharedModel;
 use crate::openai::chat::conversation_only;
 use crate::prepare::{prompt_text, prompt_tokens};
 use axum::Json;
-use axum::body::Bytes;
 use axum::extract::State;
 use onebit_text::Specials;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
 /// `POST /tokenize`: ids of `content` or `prompt`, or of `messages` as the template writes them.
-pub(crate) async fn tokenize(State(app): State<Arc<App>>, body: Bytes) -> Result<Json<Value>, ApiError> {
+pub(crate) async fn tokenize(State(app): State<Arc<App>>, body: Sent) -> Result<Json<Value>, ApiError> {
     let object = fields::object(&body)?;
-    let model = app.catalog.get(object["model"].as_str()).await?;
+    let model = app.catalog.get(fields::maybe_text(&object, "model", "")?).await?;
     let context = model.context;
     let shared = Arc::clone(&model);
     let default = app.options.thinking;
-    let pieces = object["with_pieces"].as_bool() == Some(true);
-    let strings = object["return_token_strs"].as_bool() == Some(true);
-    let work = tokio::task::spawn_blocking(move || encode(&shared, &object, default));
-    let tokens = work.await.map_err(|panic| ApiError::internal(panic.to_string()))??;
+    let pieces = fields::maybe_flag(&object, "with_pieces", "")? == Some(true);
+    let strings = fields::maybe_flag(&object, "return_token_strs", "")? == Some(true);
+    let tokens = app.prepare(body.len(), move || encode(&shared, &object, default)).await?;
     let text = |id: &u32| model.text.tokenizer.decode(&[*id]);
     let ids: Value = if pieces {
         tokens.iter().map(|id| json!({"id": id, "piece": piece(&model, *id)})).collect()
@@ -48,7 +47,7 @@ fn piece(model: &SharedModel, id: u32) -> Value {
 }
 
 fn encode(model: &SharedModel, object: &Value, default: Wish) -> Result<Vec<u32>, ApiError> {
-    if object["messages"].is_array() {
+    if !object["messages"].is_null() {
         let (chat, wish) = conversation_only(object)?;
         return prompt_tokens(model, &Prompt::Chat(Box::new(chat)), wish.or(default));
     }
@@ -59,19 +58,19 @@ fn encode(model: &SharedModel, object: &Value, default: Wish) -> Result<Vec<u32>
         Value::Null => return Err(ApiError::field("prompt", "is missing; send `prompt`, `content` or `messages`")),
         other => return Err(ApiError::field(field, format!("expected text, got {}", kind(other)))),
     };
-    let flag = |names: &[&str]| names.iter().find_map(|name| object[*name].as_bool()).unwrap_or(true);
-    let specials = if flag(&["parse_special"]) { Specials::Parse } else { Specials::Literal };
+    let flag = |name: &str| fields::maybe_flag(object, name, "");
+    let specials = if flag("parse_special")?.unwrap_or(true) { Specials::Parse } else { Specials::Literal };
     let tokenizer = &model.text.tokenizer;
-    let add = flag(&["add_special_tokens", "add_special"]);
+    let add = flag("add_special_tokens")?.or(flag("add_special")?).unwrap_or(true);
     let mut tokens: Vec<u32> = tokenizer.bos_to_add().filter(|_| add).into_iter().collect();
     tokens.extend(tokenizer.encode(text, specials)?);
     Ok(tokens)
 }
 
 /// `POST /detokenize`.
-pub(crate) async fn detokenize(State(app): State<Arc<App>>, body: Bytes) -> Result<Json<Value>, ApiError> {
+pub(crate) async fn detokenize(State(app): State<Arc<App>>, body: Sent) -> Result<Json<Value>, ApiError> {
     let object = fields::object(&body)?;
-    let model = app.catalog.get(object["model"].as_str()).await?;
+    let model = app.catalog.get(fields::maybe_text(&object, "model", "")?).await?;
     let ids = object["tokens"].as_array().ok_or_else(|| ApiError::field("tokens", "expected a list of token ids"))?;
     let ids: Option<Vec<u32>> = ids.iter().map(|id| id.as_u64().and_then(|id| u32::try_from(id).ok())).collect();
     let ids = ids.ok_or_else(|| ApiError::field("tokens", "expected a list of token ids"))?;
@@ -84,12 +83,11 @@ pub(crate) async fn detokenize(State(app): State<Arc<App>>, body: Bytes) -> Resu
 }
 
 /// `POST /apply-template`: the prompt as the model reads it.
-pub(crate) async fn apply_template(State(app): State<Arc<App>>, body: Bytes) -> Result<Json<Value>, ApiError> {
+pub(crate) async fn apply_template(State(app): State<Arc<App>>, body: Sent) -> Result<Json<Value>, ApiError> {
     let object = fields::object(&body)?;
-    let model = app.catalog.get(object["model"].as_str()).await?;
+    let model = app.catalog.get(fields::maybe_text(&object, "model", "")?).await?;
     let (chat, wish) = conversation_only(&object)?;
     let wish = wish.or(app.options.thinking);
-    let work = tokio::task::spawn_blocking(move || prompt_text(&model, &chat, wish));
-    let prompt = work.await.map_err(|panic| ApiError::internal(panic.to_string()))??;
+    let prompt = app.prepare(body.len(), move || prompt_text(&model, &chat, wish)).await?;
     Ok(Json(json!({"prompt": prompt})))
 }

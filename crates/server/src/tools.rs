@@ -1,6 +1,7 @@
 //! Tools that the model may call, and how free it is to call them.
 
 use crate::error::ApiError;
+use crate::fields::kind;
 use onebit_text::ToolSpec;
 use serde_json::{Value, json};
 
@@ -27,6 +28,15 @@ pub(crate) struct Tool {
     pub(crate) parameters: Value,
     /// The arguments must keep to the schema.
     pub(crate) strict: bool,
+}
+
+/// The schema of a tool's arguments; without one it takes none.
+pub(crate) fn parameters(schema: &Value, path: &str) -> Result<Value, ApiError> {
+    match schema {
+        Value::Null => Ok(json!({"type": "object", "properties": {}})),
+        Value::Object(_) => Ok(schema.clone()),
+        other => Err(ApiError::field(path, format!("expected a JSON schema, got {}", kind(other)))),
+    }
 }
 
 /// How free the model is.

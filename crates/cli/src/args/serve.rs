@@ -87,6 +87,9 @@ pub struct ListenOptions {
     /// Seconds that requests under way may go on after SIGTERM or Ctrl-C
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     pub drain: u64,
+    /// Seconds that a client may be silent where it is its turn: to ask, to send the rest of a request, to read its answer
+    #[arg(long, value_name = "SECONDS", default_value_t = 75, value_parser = clap::value_parser!(u32).range(1..))]
+    pub idle: u32,
     /// Serve no page at /
     #[arg(long)]
     pub no_page: bool,

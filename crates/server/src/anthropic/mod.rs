@@ -4,21 +4,21 @@ mod answer;
 mod request;
 
 use crate::app::App;
-use crate::ask::Prompt;
+use crate::body::Sent;
 use crate::collect::collect;
 use crate::error::ApiError;
 use crate::fields;
 use crate::generation::Generation;
+use crate::prepare::prompt_tokens;
 use crate::stream;
 use axum::Json;
-use axum::body::Bytes;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
 /// `POST /v1/messages`.
-pub(crate) async fn messages(State(app): State<Arc<App>>, body: Bytes) -> Result<Response, ApiError> {
+pub(crate) async fn messages(State(app): State<Arc<App>>, body: Sent) -> Result<Response, ApiError> {
     let request = request::read(&fields::object(&body)?)?;
     let model = app.catalog.get(request.model.as_deref()).await?;
     let name = model.name.clone();
@@ -33,13 +33,10 @@ pub(crate) async fn messages(State(app): State<Arc<App>>, body: Bytes) -> Result
 }
 
 /// `POST /v1/messages/count_tokens`.
-pub(crate) async fn count_tokens(State(app): State<Arc<App>>, body: Bytes) -> Result<Json<Value>, ApiError> {
+pub(crate) async fn count_tokens(State(app): State<Arc<App>>, body: Sent) -> Result<Json<Value>, ApiError> {
     let request = request::read(&fields::object(&body)?)?;
     let model = app.catalog.get(request.model.as_deref()).await?;
-    let Prompt::Chat(chat) = request.ask.prompt else { return Err(ApiError::bad("`messages` is missing")) };
-    let wish = request.ask.thinking;
-    let counting =
-        tokio::task::spawn_blocking(move || crate::prepare::prompt_tokens(&model, &Prompt::Chat(chat), wish));
-    let tokens = counting.await.map_err(|panic| ApiError::internal(panic.to_string()))??;
+    let (prompt, wish) = (request.ask.prompt, request.ask.thinking);
+    let tokens = app.prepare(prompt.text_bytes(), move || prompt_tokens(&model, &prompt, wish)).await?;
     Ok(Json(json!({"input_tokens": tokens.len()})))
 }

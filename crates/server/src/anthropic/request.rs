@@ -4,10 +4,10 @@ use crate::ask::{Ask, Chat, Format, Prompt, Sampling, Wish};
 use crate::error::ApiError;
 use crate::fields::{self, Refusal, kind, text};
 use crate::openai::{TEXT_ONLY, schema};
-use crate::tools::{Tool, ToolChoice, Tools};
+use crate::tools::{Tool, ToolChoice, Tools, parameters};
 use onebit_text::{Content, Message, Role, ToolCall};
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::collections::HashMap;
 
 /// A request in its inner form.
@@ -128,17 +128,14 @@ fn output_format(value: &Value) -> Result<Option<Format>, ApiError> {
 
 fn tools(list: &Value, choice: &Value) -> Result<Tools, ApiError> {
     let mut tools = Tools::default();
-    for (index, item) in list.as_array().into_iter().flatten().enumerate() {
+    for (index, item) in fields::items(list, "tools")?.iter().enumerate() {
         let path = format!("tools[{index}]");
         match item["type"].as_str() {
             None | Some("custom") => tools.specs.push(Tool {
                 name: text(item, "name", &path)?.to_owned(),
-                description: item["description"].as_str().map(str::to_owned),
-                parameters: match &item["input_schema"] {
-                    Value::Null => json!({"type": "object", "properties": {}}),
-                    schema => schema.clone(),
-                },
-                strict: item["strict"].as_bool().unwrap_or(false),
+                description: fields::maybe_text(item, "description", &format!("{path}."))?.map(str::to_owned),
+                parameters: parameters(&item["input_schema"], &format!("{path}.input_schema"))?,
+                strict: fields::maybe_flag(item, "strict", &format!("{path}."))? == Some(true),
             }),
             Some(hosted) if HOSTED.iter().any(|start| hosted.starts_with(start)) => {
                 tools.dropped.push(hosted.to_owned());
@@ -149,7 +146,10 @@ fn tools(list: &Value, choice: &Value) -> Result<Tools, ApiError> {
             }
         }
     }
-    tools.one_call = choice["disable_parallel_tool_use"].as_bool() == Some(true);
+    if !choice.is_null() && !choice.is_object() {
+        return Err(ApiError::field("tool_choice", format!("expected an object with a type, got {}", kind(choice))));
+    }
+    tools.one_call = fields::maybe_flag(choice, "disable_parallel_tool_use", "tool_choice.")? == Some(true);
     tools.choice = match choice["type"].as_str() {
         None if choice.is_null() => ToolChoice::Auto,
         Some("auto") => ToolChoice::Auto,
@@ -193,6 +193,10 @@ fn conversation(system: &Value, list: &Value) -> Result<Vec<Message>, ApiError> 
             ApiError::field(format!("{path}.role"), format!("must be user or assistant, got `{role}`"))
         })?;
         let blocks = Blocks::read(&item["content"], &format!("{path}.content"))?;
+        if role != Role::Assistant && !blocks.calls.is_empty() {
+            let message = "a `tool_use` block belongs to a message of the assistant";
+            return Err(ApiError::field(format!("{path}.content"), message));
+        }
         names.extend(blocks.calls.iter().map(|(id, call)| (id.clone(), call.name.clone())));
         for (id, result) in blocks.results {
             let mut message = Message::new(Role::Tool, result);
@@ -255,12 +259,17 @@ impl Blocks {
                     let id = block["tool_use_id"].as_str().unwrap_or_default().to_owned();
                     out.results.push((id, Self::read(&block["content"], &format!("{path}.content"))?.text));
                 }
-                Some(media @ ("image" | "document")) if block["source"]["type"] != "text" => {
+                Some("document") if block["source"]["type"] == "text" => {
+                    texts.push(text(&block["source"], "data", &format!("{path}.source"))?);
+                }
+                Some(
+                    media @ ("image" | "image_url" | "input_image" | "document" | "audio" | "input_audio" | "video"),
+                ) => {
                     return Err(ApiError::field(path, format!("`{media}` {TEXT_ONLY}")));
                 }
-                Some("document") => texts.push(block["source"]["data"].as_str().unwrap_or_default()),
                 // Blocks of hosted tools and of reasoning that only their maker can read.
-                Some(_) | None => {}
+                Some(_) => {}
+                None => return Err(ApiError::field(format!("{path}.type"), "is missing")),
             }
         }
         out.text = texts.join("\n");
@@ -272,6 +281,7 @@ impl Blocks {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     fn messages(request: &Value) -> Vec<Message> {
         let read = read(request).map_err(|e| e.message).expect("well formed");

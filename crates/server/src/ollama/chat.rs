@@ -2,6 +2,7 @@
 
 use crate::app::App;
 use crate::ask::{Ask, Chat, Format, Prompt, Sampling, Wish};
+use crate::body::Sent;
 use crate::choice::{Part, logprobs_json};
 use crate::collect::{Answer, Call, collect};
 use crate::error::{ApiError, Dialect};
@@ -11,9 +12,8 @@ use crate::id;
 use crate::model::Model;
 use crate::openai::{TEXT_ONLY, schema};
 use crate::stream::{self, Frames, Writer};
-use crate::tools::{Tool, Tools};
+use crate::tools::{Tool, Tools, parameters};
 use axum::Json;
-use axum::body::Bytes;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use onebit_text::{Grammar, Message, Role, ToolCall};
@@ -60,14 +60,14 @@ fn one(value: &Value) -> bool {
 }
 
 /// The handler.
-pub(crate) async fn handle(State(app): State<Arc<App>>, body: Bytes) -> Result<Response, ApiError> {
+pub(crate) async fn handle(State(app): State<Arc<App>>, body: Sent) -> Result<Response, ApiError> {
     let started = Instant::now();
     let object = fields::object(&body)?;
     let fields: Fields = fields::read(&object, &[])?;
     fields::read::<Value>(&object["options"], &REFUSED_OPTIONS)?;
     let model = app.catalog.get(fields.model.as_deref()).await?;
     let loaded = started.elapsed();
-    if object["messages"].as_array().is_none_or(Vec::is_empty) {
+    if fields::items(&object["messages"], "messages")?.is_empty() {
         // Clients load a model in advance with an empty request.
         let head = head(&fields.model, &model);
         let done = json!({"message": {"role": "assistant", "content": ""}, "done": true, "done_reason": "load"});
@@ -171,14 +171,16 @@ fn messages(list: &Value) -> Result<Vec<Message>, ApiError> {
         let role = Role::parse(role).ok_or_else(|| {
             ApiError::field(format!("{path}.role"), format!("must be system, user, assistant or tool, got `{role}`"))
         })?;
-        if item["images"].as_array().is_some_and(|images| !images.is_empty()) {
-            return Err(ApiError::field(format!("{path}.images"), TEXT_ONLY));
+        let images = format!("{path}.images");
+        if !fields::items(&item["images"], &images)?.is_empty() {
+            return Err(ApiError::field(images, TEXT_ONLY));
         }
-        let mut message = Message::new(role, item["content"].as_str().unwrap_or_default());
-        message.name = item["tool_name"].as_str().map(str::to_owned);
+        let inside = format!("{path}.");
+        let mut message = Message::new(role, fields::maybe_text(item, "content", &inside)?.unwrap_or_default());
+        message.name = fields::maybe_text(item, "tool_name", &inside)?.map(str::to_owned);
         if role == Role::Assistant {
-            message.reasoning = item["thinking"].as_str().map(str::to_owned);
-            for (at, call) in item["tool_calls"].as_array().into_iter().flatten().enumerate() {
+            message.reasoning = fields::maybe_text(item, "thinking", &inside)?.map(str::to_owned);
+            for (at, call) in fields::items(&item["tool_calls"], &format!("{path}.tool_calls"))?.iter().enumerate() {
                 let path = format!("{path}.tool_calls[{at}].function");
                 let function = &call["function"];
                 let name = text(function, "name", &path)?.to_owned();
@@ -187,7 +189,7 @@ fn messages(list: &Value) -> Result<Vec<Message>, ApiError> {
         }
         Ok(message)
     };
-    list.as_array().into_iter().flatten().enumerate().map(one).collect()
+    fields::items(list, "messages")?.iter().enumerate().map(one).collect()
 }
 
 fn tools(list: &Value) -> Result<Tools, ApiError> {
@@ -196,15 +198,12 @@ fn tools(list: &Value) -> Result<Tools, ApiError> {
         let function = &item["function"];
         Ok(Tool {
             name: text(function, "name", &path)?.to_owned(),
-            description: function["description"].as_str().map(str::to_owned),
-            parameters: match &function["parameters"] {
-                Value::Null => json!({"type": "object", "properties": {}}),
-                schema => schema.clone(),
-            },
+            description: fields::maybe_text(function, "description", &format!("{path}."))?.map(str::to_owned),
+            parameters: parameters(&function["parameters"], &format!("{path}.parameters"))?,
             strict: false,
         })
     };
-    let specs = list.as_array().into_iter().flatten().enumerate().map(one).collect::<Result<_, ApiError>>()?;
+    let specs = fields::items(list, "tools")?.iter().enumerate().map(one).collect::<Result<_, ApiError>>()?;
     let tools = Tools { specs, ..Tools::default() };
     tools.check("tools", "tools")?;
     Ok(tools)

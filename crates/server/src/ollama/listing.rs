@@ -1,11 +1,11 @@
 //! `/api/tags`, `/api/show`, `/api/ps`, `/api/version`.
 
 use crate::app::App;
+use crate::body::Sent;
 use crate::catalog::ModelEntry;
 use crate::error::ApiError;
 use crate::{fields, id};
 use axum::Json;
-use axum::body::Bytes;
 use axum::extract::State;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -29,10 +29,13 @@ pub(crate) async fn ps(State(app): State<Arc<App>>) -> Json<Value> {
 }
 
 /// One model. It is loaded for this: what it can do stands in its template.
-pub(crate) async fn show(State(app): State<Arc<App>>, body: Bytes) -> Result<Json<Value>, ApiError> {
+pub(crate) async fn show(State(app): State<Arc<App>>, body: Sent) -> Result<Json<Value>, ApiError> {
     let object = fields::object(&body)?;
     // The older field is `name`.
-    let asked = object["model"].as_str().or_else(|| object["name"].as_str());
+    let asked = match fields::maybe_text(&object, "model", "")? {
+        None => fields::maybe_text(&object, "name", "")?,
+        model => model,
+    };
     let entry = Arc::clone(app.catalog.find(asked)?);
     let model = app.catalog.get(asked).await?;
     let card = entry.card();

@@ -4,15 +4,16 @@ use super::common::{self, Common, Reasoning};
 use super::{chat_answer, format, messages, tools};
 use crate::app::App;
 use crate::ask::{Ask, Chat, Prompt};
+use crate::body::Sent;
 use crate::collect::collect;
 use crate::error::ApiError;
 use crate::fields::{self, Refusal};
 use crate::generation::Generation;
 use crate::stream;
 use axum::Json;
-use axum::body::Bytes;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
+use onebit_text::Role;
 use serde::Deserialize;
 use serde_json::Value;
 use std::sync::Arc;
@@ -58,7 +59,7 @@ pub(super) struct Wanted {
 }
 
 /// The handler.
-pub(crate) async fn handle(State(app): State<Arc<App>>, body: Bytes) -> Result<Response, ApiError> {
+pub(crate) async fn handle(State(app): State<Arc<App>>, body: Sent) -> Result<Response, ApiError> {
     let object = fields::object(&body)?;
     let (ask, wanted, common) = read(&object)?;
     let model = app.catalog.get(common.model.as_deref()).await?;
@@ -117,6 +118,9 @@ fn conversation(object: &Value, fields: &Fields, reasoning: &Reasoning) -> Resul
         None => tools::tools(given("tools"), given("tool_choice"), fields.parallel_tool_calls)?,
     };
     let messages = messages::messages(&object["messages"], "messages")?;
+    if prefill && messages.last().is_none_or(|last| last.role != Role::Assistant) {
+        return Err(ApiError::field("continue_final_message", "needs a last message of the assistant, which goes on"));
+    }
     Ok((Chat { messages, tools, prefill, variables: reasoning.variables() }, old.is_some()))
 }
 

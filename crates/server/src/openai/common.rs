@@ -169,7 +169,7 @@ impl Reasoning {
                 return Err(ApiError::field("thinking.type", message));
             }
         };
-        let kwarg = |key: &str| self.chat_template_kwargs.as_ref().and_then(|map| map.get(key));
+        let of_template = self.template_wish()?;
         let parts = [
             Wish::tokens(self.thinking_budget, "thinking_budget")?,
             Wish::tokens(self.thinking_token_budget, "thinking_token_budget")?,
@@ -184,10 +184,24 @@ impl Reasoning {
             Wish::switch(object.and_then(|o| o.enabled)),
             Wish::effort(self.reasoning_effort.as_deref(), "reasoning_effort")?,
             Wish::effort(object.and_then(|o| o.effort.as_deref()), "reasoning.effort")?,
-            Wish::switch(kwarg("enable_thinking").and_then(Value::as_bool)),
-            Wish::tokens(kwarg("thinking_budget").and_then(Value::as_i64), "chat_template_kwargs.thinking_budget")?,
+            of_template,
         ];
         Ok(parts.into_iter().fold(Wish::default(), Wish::or))
+    }
+
+    /// The wish in the template's own variables.
+    fn template_wish(&self) -> Result<Wish, ApiError> {
+        const ON: &str = "chat_template_kwargs.enable_thinking";
+        const BUDGET: &str = "chat_template_kwargs.thinking_budget";
+        let given =
+            |key: &str| self.chat_template_kwargs.as_ref().and_then(|map| map.get(key)).filter(|v| !v.is_null());
+        let wrong = |field: &str, wanted: &str, v: &Value| {
+            ApiError::field(field, format!("expected {wanted}, got {}", kind(v)))
+        };
+        let on =
+            given("enable_thinking").map(|v| v.as_bool().ok_or_else(|| wrong(ON, "true or false", v))).transpose()?;
+        let budget = given("thinking_budget").map(|v| v.as_i64().ok_or_else(|| wrong(BUDGET, "a whole number", v)));
+        Ok(Wish::switch(on).or(Wish::tokens(budget.transpose()?, BUDGET)?))
     }
 
     /// More variables for the template.

@@ -3,6 +3,7 @@
 use super::common::{self, Common, finish_reason, timings, usage};
 use crate::app::App;
 use crate::ask::{Ask, Prompt};
+use crate::body::Sent;
 use crate::choice::{Logprob, Part, TokenText};
 use crate::collect::{Answer, collect};
 use crate::error::{ApiError, Dialect};
@@ -13,7 +14,6 @@ use crate::several::Several;
 use crate::stream::{self, Frames, Writer};
 use crate::{id, openai::format};
 use axum::Json;
-use axum::body::Bytes;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
@@ -41,7 +41,7 @@ const DEFAULT_MAX_TOKENS: usize = 16;
 const MOST_ANSWERS: usize = 1024;
 
 /// The handler.
-pub(crate) async fn handle(State(app): State<Arc<App>>, body: Bytes) -> Result<Response, ApiError> {
+pub(crate) async fn handle(State(app): State<Arc<App>>, body: Sent) -> Result<Response, ApiError> {
     let object = fields::object(&body)?;
     let common: Common = fields::read(&object, &common::REFUSED)?;
     let fields: Fields = fields::read(&object, &REFUSED)?;
@@ -85,7 +85,10 @@ pub(crate) async fn handle(State(app): State<Arc<App>>, body: Bytes) -> Result<R
     for prompt in prompts {
         let prompt = match (prompt, fields.truncate_prompt_tokens) {
             (prompt, None | Some(-1)) => prompt,
-            (prompt, Some(last)) => last_tokens(&model, &prompt, last)?,
+            (prompt, Some(last)) => {
+                let model = Arc::clone(&model);
+                app.prepare(prompt.text_bytes(), move || last_tokens(&model, &prompt, last)).await?
+            }
         };
         let text = if echo { prompt_text(&model, &prompt) } else { String::new() };
         echoes.extend(std::iter::repeat_n(text, choices));

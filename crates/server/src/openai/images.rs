@@ -1,6 +1,7 @@
 //! `POST /v1/images/generations`: pictures from text.
 
 use crate::app::App;
+use crate::body::Sent;
 use crate::error::{ApiError, Dialect};
 use crate::fields::{self, Refusal};
 use crate::id;
@@ -8,7 +9,6 @@ use crate::painter::{ENDED, Painter, PictureEvent, PictureJob};
 use crate::picture::{Picture, PictureDefaults, PictureError, PictureOrder, PictureStage};
 use crate::stream::{Frames, streamed};
 use axum::Json;
-use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
@@ -85,7 +85,7 @@ fn unmoderated(value: &Value) -> bool {
 const MOST: i64 = 10;
 
 /// The handler.
-pub(crate) async fn generate(State(app): State<Arc<App>>, body: Bytes) -> Result<Response, ApiError> {
+pub(crate) async fn generate(State(app): State<Arc<App>>, body: Sent) -> Result<Response, ApiError> {
     let object = fields::object(&body)?;
     let fields: Fields = fields::read(&object, &REFUSED)?;
     let prompt = fields.prompt.clone().filter(|prompt| !prompt.trim().is_empty());

@@ -1,7 +1,7 @@
 //! The messages of OpenAI's chat API.
 
 use crate::error::ApiError;
-use crate::fields::{kind, text};
+use crate::fields::{items, kind, maybe_text, text};
 use onebit_text::{Content, Message, Role, ToolCall};
 use serde_json::Value;
 use std::collections::HashMap;
@@ -48,11 +48,15 @@ fn one(item: &Value, path: &str) -> Result<Message, ApiError> {
     let (content, thought) = content(&item["content"], &format!("{path}.content"))?;
     let mut message = Message::new(role, content);
     if role == Role::Assistant {
-        let stated = ["reasoning_content", "reasoning"].iter().find_map(|key| item[*key].as_str());
+        let inside = format!("{path}.");
+        let stated = match maybe_text(item, "reasoning_content", &inside)? {
+            None => maybe_text(item, "reasoning", &inside)?,
+            stated => stated,
+        };
         message.reasoning = stated.map(str::to_owned).or(thought);
         message.tool_calls = calls(item, path)?;
     }
-    message.name = item["name"].as_str().map(str::to_owned);
+    message.name = maybe_text(item, "name", &format!("{path}."))?.map(str::to_owned);
     Ok(message)
 }
 
@@ -98,11 +102,10 @@ fn calls(item: &Value, path: &str) -> Result<Vec<ToolCall>, ApiError> {
     let call = |function: &Value, path: &str| -> Result<ToolCall, ApiError> {
         Ok(ToolCall { name: text(function, "name", path)?.to_owned(), arguments: function["arguments"].clone() })
     };
-    if item["function_call"].is_object() {
+    if !item["function_call"].is_null() {
         return Ok(vec![call(&item["function_call"], &format!("{path}.function_call"))?]);
     }
-    let list = item["tool_calls"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let numbered = list.iter().enumerate();
+    let numbered = items(&item["tool_calls"], &format!("{path}.tool_calls"))?.iter().enumerate();
     numbered.map(|(i, c)| call(&c["function"], &format!("{path}.tool_calls[{i}].function"))).collect()
 }
 

@@ -6,13 +6,14 @@ use super::responses_stream::Events;
 use super::{format, responses_input, tools};
 use crate::app::App;
 use crate::ask::{Ask, Chat, Prompt, Wish};
+use crate::body::Sent;
 use crate::collect::collect;
 use crate::error::ApiError;
 use crate::fields::{self, Refusal};
 use crate::generation::Generation;
+use crate::prepare::prompt_tokens;
 use crate::stream;
 use axum::Json;
-use axum::body::Bytes;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
@@ -50,13 +51,16 @@ fn one(value: &Value) -> bool {
 }
 
 /// The handler.
-pub(crate) async fn handle(State(app): State<Arc<App>>, body: Bytes) -> Result<Response, ApiError> {
+pub(crate) async fn handle(State(app): State<Arc<App>>, body: Sent) -> Result<Response, ApiError> {
     let object = fields::object(&body)?;
     let common: Common = fields::read(&object, &common::REFUSED)?;
     let fields: Fields = fields::read(&object, &REFUSED)?;
     let logprobs = logprobs(&fields)?;
     let (chat, thinking) = conversation(&object, &fields)?;
     let text = &object["text"];
+    if !text.is_null() && !text.is_object() {
+        return Err(ApiError::field("text", format!("expected an object, got {}", fields::kind(text))));
+    }
     if text["verbosity"].as_str().is_some_and(|word| word != "medium") {
         return Err(ApiError::field(
             "text.verbosity",
@@ -88,14 +92,15 @@ pub(crate) async fn handle(State(app): State<Arc<App>>, body: Bytes) -> Result<R
 }
 
 /// `POST /v1/responses/input_tokens`: the tokens of a request that is not run.
-pub(crate) async fn count(State(app): State<Arc<App>>, body: Bytes) -> Result<Json<Value>, ApiError> {
+pub(crate) async fn count(State(app): State<Arc<App>>, body: Sent) -> Result<Json<Value>, ApiError> {
     let object = fields::object(&body)?;
     let common: Common = fields::read(&object, &common::REFUSED)?;
     let fields: Fields = fields::read(&object, &REFUSED)?;
     let (chat, wish) = conversation(&object, &fields)?;
     let model = app.catalog.get(common.model.as_deref()).await?;
     let wish = wish.or(app.options.thinking);
-    let tokens = crate::prepare::prompt_tokens(&model, &Prompt::Chat(Box::new(chat)), wish)?;
+    let prompt = Prompt::Chat(Box::new(chat));
+    let tokens = app.prepare(prompt.text_bytes(), move || prompt_tokens(&model, &prompt, wish)).await?;
     Ok(Json(serde_json::json!({"object": "response.input_tokens", "input_tokens": tokens.len()})))
 }
 

@@ -1,8 +1,8 @@
 //! Tools and the choice between them, as OpenAI's two APIs write them.
 
 use crate::error::ApiError;
-use crate::fields::{kind, text};
-use crate::tools::{Tool, ToolChoice, Tools};
+use crate::fields::{kind, maybe_flag, maybe_text, text};
+use crate::tools::{Tool, ToolChoice, Tools, parameters};
 use serde_json::Value;
 
 /// Tools that run on their maker's servers. They are left out, with a line in the log: clients list them by default.
@@ -76,19 +76,11 @@ fn function(item: &Value, path: &str) -> Result<Tool, ApiError> {
         Value::Null => (item, path.to_owned()),
         function => (function, format!("{path}.function")),
     };
-    let parameters = match &function["parameters"] {
-        Value::Null => serde_json::json!({"type": "object", "properties": {}}),
-        schema @ Value::Object(_) => schema.clone(),
-        other => {
-            let message = format!("expected a JSON schema, got {}", kind(other));
-            return Err(ApiError::field(format!("{path}.parameters"), message));
-        }
-    };
     Ok(Tool {
         name: text(function, "name", &path)?.to_owned(),
-        description: function["description"].as_str().map(str::to_owned),
-        parameters,
-        strict: function["strict"].as_bool().unwrap_or(false),
+        description: maybe_text(function, "description", &format!("{path}."))?.map(str::to_owned),
+        parameters: parameters(&function["parameters"], &format!("{path}.parameters"))?,
+        strict: maybe_flag(function, "strict", &format!("{path}."))? == Some(true),
     })
 }
 

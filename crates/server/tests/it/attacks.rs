@@ -145,6 +145,74 @@ fn every_field_takes_every_kind_of_value() {
     assert_eq!(site.chat(json!({})).status, 200);
 }
 
+/// What has a meaning and is of another kind is refused by its name, in every dialect: passed over, it would be missed
+/// where nobody looks, in the answer.
+#[test]
+fn a_value_of_the_wrong_kind_is_named() {
+    let site = site();
+    let chat = |fields: Value| ("/v1/chat/completions", with_message(fields));
+    let message = |message: Value| ("/v1/chat/completions", json!({"messages": [message]}));
+    let claude = |fields: Value| {
+        let mut body = with_message(fields);
+        body["max_tokens"] = json!(2);
+        ("/v1/messages", body)
+    };
+    let blocks = |role: &str, content: Value| {
+        ("/v1/messages", json!({"messages": [{"role": role, "content": content}], "max_tokens": 2}))
+    };
+    let ollama = |fields: Value| ("/api/chat", with_message(fields));
+    let said = |message: Value| ("/api/chat", json!({"messages": [message]}));
+    let function = |function: Value| json!({"tools": [{"type": "function", "function": function}]});
+    for ((path, body), field) in [
+        (chat(json!({"tools": {}})), "tools"),
+        (chat(function(json!({"name": "f", "description": 5}))), "tools[0].function.description"),
+        (chat(function(json!({"name": "f", "strict": "yes"}))), "tools[0].function.strict"),
+        (chat(function(json!({"name": "f", "parameters": "x"}))), "tools[0].function.parameters"),
+        (chat(json!({"chat_template_kwargs": {"enable_thinking": "no"}})), "chat_template_kwargs.enable_thinking"),
+        (chat(json!({"chat_template_kwargs": {"thinking_budget": "5"}})), "chat_template_kwargs.thinking_budget"),
+        (chat(json!({"continue_final_message": true})), "continue_final_message"),
+        (message(json!({"role": "assistant", "tool_calls": {}})), "messages[0].tool_calls"),
+        (message(json!({"role": "assistant", "function_call": "f"})), "messages[0].function_call.name"),
+        (message(json!({"role": "assistant", "content": "a", "reasoning": 5})), "messages[0].reasoning"),
+        (message(json!({"role": "tool", "content": "a", "name": 5})), "messages[0].name"),
+        (("/v1/responses", json!({"input": "x", "text": "json"})), "text"),
+        (("/v1/responses", json!({"input": ["x"]})), "input[0].role"),
+        (claude(json!({"tools": "x"})), "tools"),
+        (claude(json!({"tools": [{"name": "f", "input_schema": 5}]})), "tools[0].input_schema"),
+        (claude(json!({"tool_choice": "auto"})), "tool_choice"),
+        (
+            claude(json!({"tool_choice": {"type": "auto", "disable_parallel_tool_use": 1}})),
+            "tool_choice.disable_parallel_tool_use",
+        ),
+        (blocks("user", json!([{"text": "no type"}])), "messages[0].content[0].type"),
+        (blocks("user", json!(["text"])), "messages[0].content[0].type"),
+        (blocks("user", json!([{"type": "image_url", "image_url": {}}])), "messages[0].content[0]"),
+        (blocks("user", json!([{"type": "tool_use", "id": "a", "name": "f", "input": {}}])), "messages[0].content"),
+        (ollama(json!({"messages": "hi"})), "messages"),
+        (ollama(json!({"tools": {}})), "tools"),
+        (ollama(function(json!({"name": "f", "parameters": 5}))), "tools[0].function.parameters"),
+        (said(json!({"role": "user", "content": ["hi"]})), "messages[0].content"),
+        (said(json!({"role": "user", "content": "hi", "images": "x"})), "messages[0].images"),
+        (said(json!({"role": "assistant", "thinking": 5})), "messages[0].thinking"),
+        (said(json!({"role": "assistant", "tool_calls": {}})), "messages[0].tool_calls"),
+        (("/api/show", json!({"model": 5})), "model"),
+        (("/tokenize", json!({"prompt": "x", "model": 5})), "model"),
+        (("/tokenize", json!({"prompt": "x", "with_pieces": "yes"})), "with_pieces"),
+        (("/tokenize", json!({"prompt": "x", "add_special": 0})), "add_special"),
+        (("/tokenize", json!({"messages": "x"})), "messages"),
+        (("/detokenize", json!({"tokens": "x"})), "tokens"),
+        (("/apply-template", json!({"messages": {}})), "messages"),
+    ] {
+        let reply = site.post(path, &body);
+        assert_eq!(reply.status, 400, "{path} {body}: {}", reply.json);
+        is_fair(&reply, path);
+        let error = &reply.json["error"];
+        let message = error["message"].as_str().or_else(|| error.as_str()).expect("a sentence");
+        assert!(message.starts_with(&format!("`{field}`: ")), "{path} {body}: {message}");
+    }
+    assert!(site.seen.lock().expect("no panic").requests.is_empty(), "nothing of it reached the engine");
+}
+
 #[test]
 fn bodies_that_are_hardly_text() {
     let site = site();

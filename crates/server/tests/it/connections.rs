@@ -81,6 +81,77 @@ fn many_idle_connections_keep_nobody_out() {
     drop((idle, begun));
 }
 
+/// Reads until the server closes the connection, and returns what came.
+fn until_closed(mut socket: TcpStream) -> String {
+    let mut read = Vec::new();
+    match socket.read_to_end(&mut read) {
+        // Closing with bytes of ours unread is a reset.
+        Ok(_) => {}
+        Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => {}
+        Err(error) => panic!("the connection is still open: {error}"),
+    }
+    String::from_utf8_lossy(&read).into_owned()
+}
+
+#[test]
+fn who_is_silent_where_it_is_their_turn_is_let_go() {
+    let mut setup = Setup { pace: Duration::from_millis(100), ..Setup::default() };
+    setup.options.idle = Duration::from_millis(400);
+    setup.options.keep_alive = Duration::from_secs(600);
+    // Prompts are read in one step; then the answer is silent for longer than any client may be.
+    let silence: Vec<Say> = [vec![Say::Wait; 12], vec![Say::Token(97)]].concat();
+    let site = setup.plan(Vocabulary::of(&[]), move |_, _| silence.clone());
+    let said = |bytes: &str| {
+        let mut socket = connect(&site);
+        socket.write_all(bytes.as_bytes()).expect("sent");
+        until_closed(socket)
+    };
+    assert_eq!(said(""), "", "no request");
+    assert_eq!(said("GET /health HTTP/1.1\r\nhost: a"), "", "half a head");
+    let kept = said("GET /health HTTP/1.1\r\nhost: a\r\n\r\n");
+    assert!(kept.starts_with("HTTP/1.1 200 "), "a request, and none behind it: {kept}");
+    let path = "/v1/chat/completions";
+    let half = said(&format!("POST {path} HTTP/1.1\r\nhost: a\r\ncontent-length: 100\r\n\r\n{{\"messages\":"));
+    assert!(half.starts_with("HTTP/1.1 408 ") && half.contains("invalid_request_error"), "half a body: {half}");
+    let half = said(&format!("POST {path} HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n1\r\n{{\r\n"));
+    assert!(half.starts_with("HTTP/1.1 408 "), "half of the pieces: {half}");
+    assert!(site.seen.lock().expect("no panic").requests.is_empty(), "nothing of it reached the engine");
+    // No clock runs while the server is at work.
+    for stream in [false, true] {
+        let body = with_message(json!({"stream": stream, "reasoning_effort": "none"})).to_string();
+        let answer = said(&format!("POST {path} HTTP/1.1\r\nhost: a\r\ncontent-length: {}\r\n\r\n{body}", body.len()));
+        assert!(answer.starts_with("HTTP/1.1 200 ") && answer.contains("\"finish_reason\":\"stop\""), "{answer}");
+    }
+}
+
+#[test]
+fn an_answer_that_nobody_reads_ends_with_its_work() {
+    let words: Vec<Say> = vec![Say::Token(97); CONTEXT];
+    let mut setup = Setup { pace: Duration::from_micros(200), ..Setup::default() };
+    setup.options.idle = Duration::from_millis(300);
+    setup.options.max_requests = 1;
+    let site = setup.plan(Vocabulary::of(&[]), move |_, _| words.clone());
+    // Some tens of megabytes, more than sockets hold.
+    let body = with_message(
+        json!({"stream": true, "n": 128, "logprobs": true, "top_logprobs": 20, "reasoning_effort": "none"}),
+    );
+    let body = body.to_string();
+    let mut socket = connect(&site);
+    let head = format!("POST /v1/chat/completions HTTP/1.1\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+    socket.write_all(head.as_bytes()).expect("sent");
+    let begun = Instant::now();
+    while site.seen.lock().expect("no panic").requests.is_empty() {
+        assert!(begun.elapsed() < Duration::from_secs(10), "the request does not arrive");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    // Its place is free again, though the client is still there.
+    while site.chat(json!({"max_tokens": 1})).status != 200 {
+        assert!(begun.elapsed() < Duration::from_secs(60), "nobody is let in any more");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    drop(socket);
+}
+
 #[test]
 fn idle_connections_do_not_delay_the_end() {
     let mut setup = Setup::default();

@@ -150,6 +150,8 @@ fn other_names() {
         assert_eq!((reply.status, &reply.json["model"]), (200, &json!("script")), "{name}");
     }
     assert_eq!(site.chat(json!({"model": "other"})).status, 404);
+    let (status, text) = site.get("/v1/models/%ff");
+    assert!(status == 400 && text.contains("invalid_request_error"), "a name that is no text: {text}");
     let mut setup = Setup::default();
     setup.options.any_model = true;
     assert_eq!(setup.says(&[b"x"]).chat(json!({"model": "other"})).status, 200);

@@ -52,6 +52,7 @@ pub fn run(args: &ServeArgs) -> Result<()> {
         log_prompts: listen.log_prompts,
         page: !listen.no_page,
         drain: Duration::from_secs(listen.drain),
+        idle: Duration::from_secs(listen.idle.into()),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         ..ServerOptions::default()
     };

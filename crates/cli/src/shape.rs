@@ -276,5 +276,5 @@ impl WeightSource for Shape {
 
 fn names() -> String {
     let each = |kind: &str| SIZES.map(|s| format!("{kind}-{}", s.name)).join(", ");
-    format!("{}, {}, {}", each("bonsai"), each("ternary"), crate::image_shape::NAMES.join(", "))
+    format!("{}, {}", each("bonsai"), each("ternary"))
 }

@@ -146,6 +146,11 @@ fn what_cannot_be_served_ends_the_program() {
     onebit(&["serve", "seedling", "--port", &port]).run().fails(1, &["cannot listen on", &port]);
     onebit(&["serve", "/nowhere/model"]).run().fails(1, &["/nowhere/model does not exist"]);
     onebit(&["serve", "seedling", "--port", "0", "--alias", "x=other"]).run().fails(2, &["--alias x=other"]);
+    onebit(&["serve", "--port", "0", "--shape", "bonsai-image-4b"]).run().fails(2, &["a shape for pictures", "bench"]);
+    let taken = ["serve", "seedling", "sprout", "--port", "0", "--alias", "sprout=seedling"];
+    onebit(&taken).run().fails(2, &["--alias sprout=seedling", "a model of its own"]);
+    let twice = ["serve", "seedling", "sprout", "--port", "0", "--alias", "x=seedling", "--alias", "x=sprout"];
+    onebit(&twice).run().fails(2, &["--alias x=sprout", "a name of seedling"]);
     onebit(&["serve", "seedling", "--port", "0", "--cors", "nonsense"]).run().fails(2, &["--cors", "nonsense"]);
 }
 

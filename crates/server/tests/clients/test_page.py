@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 from selenium import webdriver
+from selenium.common.exceptions import StaleElementReferenceException
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
@@ -36,7 +37,8 @@ def say(page, text):
 
 
 def wait(page, condition, message=""):
-    return WebDriverWait(page, 30).until(lambda _: condition(), message)
+    # The page writes what is under way anew while it is looked at.
+    return WebDriverWait(page, 30, ignored_exceptions=[StaleElementReferenceException]).until(lambda _: condition(), message)
 
 
 def last(page):
@@ -160,7 +162,7 @@ def test_a_picture_is_made_and_shown(page):
     field(page, "n").send_keys("2")
     say(page, "A bonsai tree on a desk")
     wait(page, lambda: "step 2 of 4" in last(page).text, "steps are told")
-    assert last(page).find_element(By.TAG_NAME, "progress").get_attribute("max") == "4"
+    wait(page, lambda: last(page).find_element(By.TAG_NAME, "progress").get_attribute("max") == "4")
     answer = done(page)
     images = answer.find_elements(By.TAG_NAME, "img")
     assert len(images) == 2

@@ -6,7 +6,7 @@ mod report;
 
 use crate::args::BenchArgs;
 use crate::shape::Shape;
-use crate::{Usage, backends, load, memory, session, terminal};
+use crate::{Usage, backends, image_shape, load, memory, session, terminal};
 use anyhow::{Result, bail};
 use measure::Bench;
 use onebit_models::Model;
@@ -98,7 +98,8 @@ pub fn run(args: &BenchArgs) -> Result<()> {
 
 fn open(args: &BenchArgs) -> Result<(String, Arc<dyn Backend>, Arc<Model>)> {
     if let Some(shape) = &args.shape {
-        let source = Shape::new(shape).map_err(|e| Usage(e.to_string()))?;
+        let pictures = image_shape::NAMES.join(", ");
+        let source = Shape::new(shape).map_err(|e| Usage(format!("{e}; for pictures: {pictures}")))?;
         let backend = backends::open(&args.run, false)?;
         let model = load::weights(&source, &*backend, &args.run, None, shape, false)?;
         return Ok((format!("{shape} (random weights)"), backend, model));

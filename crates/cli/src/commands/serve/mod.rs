@@ -35,6 +35,8 @@ pub fn run(args: &ServeArgs) -> Result<()> {
         )
     })?;
     let local = listener.local_addr()?;
+    // Every client is an open file. Where the limit cannot be raised, those beyond it wait.
+    let _ = rlimit::increase_nofile_limit(u64::MAX);
     log_to_stderr(listen.log_format);
     let entries = models::entries(args)?;
     let options = ServerOptions {

@@ -8,7 +8,7 @@ use crate::shape::Shape;
 use crate::side::TextSide;
 use crate::source::Source;
 use crate::terminal::say;
-use crate::{Usage, backends, image_model, load, memory, resolve, sampling};
+use crate::{Usage, backends, image_model, image_shape, load, memory, resolve, sampling};
 use anyhow::{Context, Result, anyhow, bail};
 use onebit_engine::{Engine, EngineOptions, MemoryError, MemoryPlan, SamplingParams};
 use onebit_models::{Facts, Model, Part, outline};
@@ -198,6 +198,12 @@ fn format_name(format: Format) -> String {
 
 /// Random weights with the built-in model's vocabulary: their text is noise anyway.
 fn of_shape(name: &str, loading: &Loading) -> Result<ModelEntry> {
+    if image_shape::NAMES.contains(&name.to_ascii_lowercase().as_str()) {
+        let message = format!(
+            "{name} is a shape for pictures, which `onebit bench --shape {name}` measures; serve takes those of text"
+        );
+        return Err(anyhow!(Usage(message)));
+    }
     let shape = Shape::new(name).map_err(|e| anyhow!(Usage(e.to_string())))?;
     let (facts, parts) = outline(&shape)?;
     let card = card_of(&facts, parts.parts.iter(), parts.bytes(), String::new());

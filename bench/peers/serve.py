@@ -97,6 +97,9 @@ def load(args, url, clients, requests, seed):
         out = Path(folder) / "load.json"
         command = [args.xtask, "load", "bench", url, "--clients", clients, "--requests", requests]
         command += ["--words", args.words, "--tokens", args.tokens, "--seed", seed, "--out", out]
+        if args.realtime:
+            # Above the servers, whose threads would keep the clients from reading.
+            command = ["chrt", "-f", 11, *command]
         subprocess.run([str(word) for word in command], check=True, stdout=subprocess.DEVNULL, cwd=REPOSITORY)
         return json.loads(out.read_text())
 

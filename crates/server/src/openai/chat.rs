@@ -115,7 +115,7 @@ fn conversation(object: &Value, fields: &Fields, reasoning: &Reasoning) -> Resul
     let old = given("functions");
     let tools = match old {
         Some(list) => tools::functions(list, given("function_call"))?,
-        None => tools::tools(given("tools"), given("tool_choice"), fields.parallel_tool_calls)?,
+        None => tools::tools(given("tools"), given("tool_choice"), fields.parallel_tool_calls, tools::Groups::Unknown)?,
     };
     let messages = messages::messages(&object["messages"], "messages")?;
     if prefill && messages.last().is_none_or(|last| last.role != Role::Assistant) {

@@ -8,6 +8,7 @@ mod format;
 pub(crate) mod images;
 mod messages;
 pub(crate) mod models;
+mod namespaces;
 pub(crate) mod responses;
 mod responses_answer;
 mod responses_input;

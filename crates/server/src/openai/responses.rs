@@ -3,6 +3,7 @@
 use super::common::{self, Common};
 use super::responses_answer::{Echo, whole};
 use super::responses_stream::Events;
+use super::tools::Groups;
 use super::{format, responses_input, tools};
 use crate::app::App;
 use crate::ask::{Ask, Chat, Prompt, Wish};
@@ -113,7 +114,7 @@ pub(crate) async fn absent(Path(id): Path<String>) -> ApiError {
 fn conversation(object: &Value, fields: &Fields) -> Result<(Chat, Wish), ApiError> {
     let messages = responses_input::messages(&object["input"], fields.instructions.as_deref())?;
     let given = |key: &str| object.get(key).filter(|v| !v.is_null());
-    let tools = tools::tools(given("tools"), given("tool_choice"), fields.parallel_tool_calls)?;
+    let tools = tools::tools(given("tools"), given("tool_choice"), fields.parallel_tool_calls, Groups::Allowed)?;
     let effort = fields.reasoning.as_ref().and_then(|r| r.effort.as_deref());
     let wish = Wish::effort(effort, "reasoning.effort")?;
     Ok((Chat { messages, tools, ..Chat::default() }, wish))

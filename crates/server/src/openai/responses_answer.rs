@@ -1,5 +1,6 @@
 //! The objects of the Responses API.
 
+use super::namespaces::Namespaces;
 use crate::choice::logprobs_json;
 use crate::collect::{Answer, Call};
 use crate::generation::{Finish, Totals};
@@ -10,6 +11,7 @@ use serde_json::{Value, json};
 pub(super) struct Echo {
     head: Value,
     pub(super) logprobs: bool,
+    pub(super) namespaces: Namespaces,
 }
 
 impl Echo {
@@ -47,7 +49,7 @@ impl Echo {
             "user": request["user"],
             "metadata": given("metadata", json!({})),
         });
-        Self { head, logprobs }
+        Self { head, logprobs, namespaces: Namespaces::of(&request["tools"]) }
     }
 
     /// The response so far.
@@ -94,7 +96,7 @@ pub(super) fn whole(echo: &Echo, answer: &Answer, totals: &Totals) -> Value {
         let logprobs = if echo.logprobs { logprobs_json(&answer.logprobs) } else { json!([]) };
         output.push(message(&id::fresh("msg_"), vec![output_text(&answer.text, logprobs)], status));
     }
-    output.extend(answer.calls.iter().map(|c| call(&id::fresh("fc_"), c, status)));
+    output.extend(answer.calls.iter().map(|c| call(echo, &id::fresh("fc_"), c, status)));
     echo.ended(&answer.finish, output, totals)
 }
 
@@ -119,13 +121,18 @@ pub(super) fn output_text(text: &str, logprobs: Value) -> Value {
     json!({"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs})
 }
 
-pub(super) fn call(id: &str, call: &Call, status: &str) -> Value {
-    json!({
+pub(super) fn call(echo: &Echo, id: &str, call: &Call, status: &str) -> Value {
+    let (namespace, name) = echo.namespaces.apart(&call.name);
+    let mut item = json!({
         "type": "function_call",
         "id": id,
         "call_id": call.id,
-        "name": call.name,
+        "name": name,
         "arguments": call.arguments,
         "status": status,
-    })
+    });
+    if let Some(namespace) = namespace {
+        item["namespace"] = json!(namespace);
+    }
+    item
 }

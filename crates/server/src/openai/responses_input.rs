@@ -1,8 +1,9 @@
 //! The input items of the Responses API.
 
 use super::messages::content;
+use super::namespaces::joined;
 use crate::error::ApiError;
-use crate::fields::{kind, text};
+use crate::fields::{kind, maybe_text, text};
 use onebit_text::{Content, Message, Role, ToolCall};
 use serde_json::Value;
 use std::collections::HashMap;
@@ -98,7 +99,8 @@ impl Reader {
     }
 
     fn call(&mut self, item: &Value, path: &str) -> Result<(), ApiError> {
-        let name = text(item, "name", path)?.to_owned();
+        let namespace = maybe_text(item, "namespace", &format!("{path}."))?;
+        let name = joined(namespace, text(item, "name", path)?);
         if let Some(id) = item["call_id"].as_str() {
             self.names.insert(id.to_owned(), name.clone());
         }

@@ -83,7 +83,7 @@ impl Events {
             Kind::Message => message(&id, Vec::new(), "in_progress"),
             Kind::Call { id: call_id, name } => {
                 let begun = Call { id: call_id.clone(), name: name.clone(), arguments: String::new() };
-                call(&id, &begun, "in_progress")
+                call(&self.echo, &id, &begun, "in_progress")
             }
         };
         let part = match &kind {
@@ -142,9 +142,9 @@ impl Events {
                 message(&id, vec![part], status)
             }
             Kind::Call { id: call_id, name } => {
-                let done = at(json!({"name": name, "arguments": text}));
+                let done = at(json!({"name": self.echo.namespaces.apart(&name).1, "arguments": text}));
                 self.event("response.function_call_arguments.done", done, out);
-                call(&id, &Call { id: call_id, name, arguments: text }, status)
+                call(&self.echo, &id, &Call { id: call_id, name, arguments: text }, status)
             }
         };
         self.event("response.output_item.done", json!({"output_index": index, "item": item}), out);

@@ -86,6 +86,50 @@ fn a_coding_agents_request() {
     assert!(prompt.starts_with("<|im_start|>system\nYou are a coding agent.\n\nsandbox: on<|im_end|>"), "{prompt}");
 }
 
+/// Coding agents group some of their tools, and expect the group's name beside the tool's in a call.
+#[test]
+fn tools_in_groups_are_called_by_both_names() {
+    let (site, _) = Setup { template: Some(TAGS), ..Setup::default() }.says_in_cuts(
+        "<tool_call>\n<function=agents__close>\n<parameter=target>\na1\n</parameter>\n</function>\n</tool_call>",
+    );
+    let target = json!({"type": "object", "properties": {"target": {"type": "string"}}, "required": ["target"]});
+    let body = json!({
+        "input": [
+            {"role": "user", "content": "close a1, then a2"},
+            {"type": "function_call", "namespace": "agents", "name": "close", "arguments": "{\"target\":\"a2\"}", "call_id": "c"},
+            {"type": "function_call_output", "call_id": "c", "output": "closed"},
+        ],
+        "tools": [
+            {"type": "function", "name": "shell", "parameters": {"type": "object"}},
+            {"type": "namespace", "name": "agents", "description": "Helpers.",
+             "tools": [{"type": "function", "name": "close", "description": "Ends one.", "parameters": target}]},
+        ],
+        "reasoning": {"effort": "none"},
+    });
+    let is_named = |item: &Value| {
+        assert_eq!(
+            (&item["type"], &item["namespace"], &item["name"]),
+            (&json!("function_call"), &json!("agents"), &json!("close"))
+        );
+    };
+    let whole = site.post("/v1/responses", &body);
+    assert_eq!(whole.status, 200, "{}", whole.json);
+    is_named(&whole.json["output"][0]);
+    let prompt = crate::support::Vocabulary::of(&[]).tokenizer().decode(&site.last_request().tokens);
+    assert!(prompt.contains("\"name\": \"agents__close\"") && prompt.contains("Helpers."), "{prompt}");
+    assert!(
+        prompt.contains("<function=agents__close>"),
+        "the earlier call has the name that the model knows: {prompt}"
+    );
+    let events = site.events("/v1/responses", &body);
+    let item_of = |name: &str| &events.iter().find(|(event, _)| event == name).expect("an event").1["item"];
+    is_named(item_of("response.output_item.added"));
+    is_named(item_of("response.output_item.done"));
+    is_named(&events.last().expect("an end").1["response"]["output"][0]);
+    let done = events.iter().find(|(event, _)| event == "response.function_call_arguments.done").expect("arguments");
+    assert_eq!((&done.1["name"], &done.1["arguments"]), (&json!("close"), &json!("{\"target\":\"a1\"}")));
+}
+
 #[test]
 fn what_needs_memory_is_refused() {
     let site = Setup::default().says(&[b"x"]);

@@ -4,13 +4,14 @@ mod answer;
 mod request;
 
 use crate::app::App;
+use crate::ask::Ask;
 use crate::body::Sent;
 use crate::collect::collect;
 use crate::error::ApiError;
 use crate::fields;
 use crate::generation::Generation;
 use crate::prepare::prompt_tokens;
-use crate::stream;
+use crate::stream::respond;
 use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
@@ -22,21 +23,22 @@ pub(crate) async fn messages(State(app): State<Arc<App>>, body: Sent) -> Result<
     let request = request::read(&fields::object(&body)?)?;
     let model = app.catalog.get(request.model.as_deref()).await?;
     let name = model.name.clone();
-    let generation = Generation::start(&app, &model, request.ask).await?;
-    if request.stream {
-        let events = answer::Events::new(name, generation.prompt_tokens(), request.show_reasoning);
-        return stream::respond(&app, generation, events).await;
+    let (stream, show_reasoning) = (request.stream, request.show_reasoning);
+    let generation = Generation::start(&app, &model, request.asked_of(&model)).await?;
+    if stream {
+        let events = answer::Events::new(name, generation.prompt_tokens(), show_reasoning);
+        return respond(&app, generation, events).await;
     }
     let (answers, totals) = collect(generation).await?;
     let answer = answers.first().ok_or_else(|| ApiError::internal("the engine gave no answer"))?;
-    Ok(Json(answer::whole(&name, answer, &totals, request.show_reasoning)).into_response())
+    Ok(Json(answer::whole(&name, answer, &totals, show_reasoning)).into_response())
 }
 
 /// `POST /v1/messages/count_tokens`.
 pub(crate) async fn count_tokens(State(app): State<Arc<App>>, body: Sent) -> Result<Json<Value>, ApiError> {
     let request = request::read(&fields::object(&body)?)?;
     let model = app.catalog.get(request.model.as_deref()).await?;
-    let (prompt, wish) = (request.ask.prompt, request.ask.thinking);
+    let Ask { prompt, thinking: wish, .. } = request.asked_of(&model);
     let tokens = app.prepare(prompt.text_bytes(), move || prompt_tokens(&model, &prompt, wish)).await?;
     Ok(Json(json!({"input_tokens": tokens.len()})))
 }

@@ -3,6 +3,7 @@
 use crate::ask::{Ask, Chat, Format, Prompt, Sampling, Wish};
 use crate::error::ApiError;
 use crate::fields::{self, Refusal, kind, text};
+use crate::model::Model;
 use crate::openai::{TEXT_ONLY, schema};
 use crate::tools::{Tool, ToolChoice, Tools, parameters};
 use onebit_text::{Content, Message, Role, ToolCall};
@@ -17,6 +18,17 @@ pub(super) struct Request {
     pub(super) stream: bool,
     /// The client has asked for reasoning, and so expects to see it.
     pub(super) show_reasoning: bool,
+    /// It leaves to the model whether there is any.
+    adaptive: bool,
+}
+
+impl Request {
+    /// What is asked of this model. One that does not reason adapts by not reasoning: coding agents leave it to every model.
+    pub(super) fn asked_of(self, model: &Model) -> Ask {
+        let reasons = model.text.template.as_ref().is_none_or(|template| template.think_markers().is_some());
+        let thinking = if self.adaptive && !reasons { Wish::OFF } else { self.ask.thinking };
+        Ask { thinking, ..self.ask }
+    }
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -92,6 +104,7 @@ pub(super) fn read(object: &Value) -> Result<Request, ApiError> {
         ask,
         stream: fields.stream == Some(true),
         show_reasoning: thinking.on == Some(true) && !hidden,
+        adaptive: fields.thinking.is_some_and(|t| t.r#type.as_deref() == Some("adaptive")),
     })
 }
 

@@ -170,6 +170,13 @@ fn a_model_that_does_not_think_says_so() {
     assert_eq!(reply.status, 400);
     assert_eq!(site.chat(json!({"reasoning_effort": "none"})).status, 200);
     assert_eq!(site.chat(json!({})).status, 200);
+    // Who leaves it to the model has its answer.
+    for (kind, status) in [("enabled", 400), ("adaptive", 200)] {
+        let body =
+            json!({"messages": [{"role": "user", "content": "hi"}], "max_tokens": 5, "thinking": {"type": kind}});
+        assert_eq!(site.post("/v1/messages", &body).status, status, "{kind}");
+        assert_eq!(site.post("/v1/messages/count_tokens", &body).status, status, "{kind}");
+    }
 }
 
 #[test]

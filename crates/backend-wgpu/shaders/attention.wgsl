@@ -51,8 +51,51 @@ fn with_unit(sum: vec4<f32>, unit: u32, words: vec4<u32>) -> vec4<f32> {
     return fma(query[unit * PER_WORD + 1u], four(words, 1u), first);
 }
 
+// The same of a block of integers, whose keys lie at `at` and whose codes and scales at `head`.
+fn with_block(sum: vec4<f32>, block: u32, at: u32, head: u32, token: u32) -> vec4<f32> {
+    const VECTORS: u32 = KV_BLOCK / 4u;
+    let first = block * VECTORS;
+    var products = vec4<f32>();
+    if (FORMAT == 2u) {
+        let scale = half_of(cache[head + scale_word(false, token, block / 2u)], block % 2u);
+        let a = keys[at + 2u * block * PAGE_ROWS];
+        let b = keys[at + (2u * block + 1u) * PAGE_ROWS];
+        for (var i = 0u; i < 4u; i++) {
+            products = fma(query[first + i], vec4<f32>(unpack4xI8(a[i])), products);
+        }
+        for (var i = 0u; i < 4u; i++) {
+            products = fma(query[first + 4u + i], vec4<f32>(unpack4xI8(b[i])), products);
+        }
+        return fma(products, vec4<f32>(scale), sum);
+    }
+    let scales = unpack2x16float(cache[head + scale_word(false, token, block)]);
+    let a = keys[at + block * PAGE_ROWS];
+    var queries = vec4<f32>();
+    for (var i = 0u; i < 4u; i++) {
+        let low = query[first + 2u * i];
+        let high = query[first + 2u * i + 1u];
+        products = fma(low, vec4<f32>(unpack4xU8(a[i] & 0x0f0f0f0fu)), products);
+        products = fma(high, vec4<f32>(unpack4xU8((a[i] >> 4u) & 0x0f0f0f0fu)), products);
+        queries += low + high;
+    }
+    return fma(queries, vec4<f32>(scales.y), fma(products, vec4<f32>(scales.x), sum));
+}
+
 // Two values of a token.
 fn value_at(at: u32, token: u32, pair: u32) -> vec2<f32> {
+    if (FORMAT == 2u) {
+        let word = cache[at + token * CODE_WORDS + pair / 2u] >> (16u * (pair % 2u));
+        let block = 2u * pair / KV_BLOCK;
+        let scale = half_of(cache[at + scale_word(true, token, block / 2u)], block % 2u);
+        return vec2<f32>(unpack4xI8(word).xy) * scale;
+    }
+    if (FORMAT == 3u) {
+        // Of eight values in a word the pair is the first or second of the lower or upper halves.
+        let which = pair % 4u;
+        let codes = (cache[at + token * CODE_WORDS + pair / 4u] >> (16u * (which % 2u) + 4u * (which / 2u))) & 0x0f0fu;
+        let scales = unpack2x16float(cache[at + scale_word(true, token, 2u * pair / KV_BLOCK)]);
+        return fma(vec2<f32>(unpack4xU8(codes).xy), vec2<f32>(scales.x), vec2<f32>(scales.y));
+    }
     if (FORMAT == 0u) {
         let first = at + token * DIM + 2u * pair;
         return vec2<f32>(bitcast<f32>(cache[first]), bitcast<f32>(cache[first + 1u]));
@@ -94,10 +137,14 @@ fn attention(@builtin(workgroup_id) wg: vec3<u32>, @builtin(local_invocation_ind
         var score = -LARGEST;
         if (t < count) {
             let page = step[pages + (base + t) / PAGE_ROWS];
-            let at = head_at(p.pages, page, false, kv_head) / 4u + t % PAGE_ROWS;
+            let head_words = head_at(p.pages, page, false, kv_head);
+            let at = head_words / 4u + t % PAGE_ROWS;
             var sum = vec4<f32>();
+            for (var block = 0u; FORMAT >= 2u && block < KV_BLOCKS; block++) {
+                sum = with_block(sum, block, at, head_words, t % PAGE_ROWS);
+            }
             // Four units on their way together.
-            for (var unit = 0u; unit < DIM / PER_WORD / 4u; unit += 4u) {
+            for (var unit = 0u; FORMAT < 2u && unit < CODE_WORDS / 4u; unit += 4u) {
                 let a = keys[at + unit * PAGE_ROWS];
                 let b = keys[at + (unit + 1u) * PAGE_ROWS];
                 let c = keys[at + (unit + 2u) * PAGE_ROWS];

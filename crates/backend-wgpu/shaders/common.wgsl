@@ -73,26 +73,29 @@ fn not_a_number() -> f32 {
     return bitcast<f32>(bits);
 }
 
-// The upper half of the digits of a number.
-fn upper(x: f32) -> f32 {
-    return bitcast<f32>(bitcast<u32>(x) & 0xfffff000u);
+// The float nearest a / b, whatever a device's own division lacks, for results that are normal numbers. Twice, because the
+// first correction may enter a range with other last places.
+fn quotient(a: f32, b: f32) -> f32 {
+    return nearest(nearest(a / b, a, b), a, b);
 }
 
-// a / b, rounded correctly but for the rarest cases. What the quotient lacks comes from a fused multiply-add; where a device
-// does not fuse, which shows in the difference, from products of half as many digits, whose sum is off by a thousandth of the
-// last digit at most.
-fn quotient(a: f32, b: f32) -> f32 {
-    let q = a / b;
-    let qh = upper(q);
-    let ql = q - qh;
-    let bh = upper(b);
-    let bl = b - bh;
-    let halves = ((a - qh * bh) - qh * bl - ql * bh) - ql * bl;
-    let fused = fma(-q, b, a);
-    let rest = select(halves, fused, abs(fused - halves) <= abs(a) * 3.7252903e-9);
-    let better = q + rest / b;
-    // Where digits leave the range of floats nothing can be mended.
-    return select(q, better, is_finite(better));
+// `q`, up to three last places off a / b, moved to the nearest float. What a - q b is, counted in last places of its factors,
+// fits 32 bits, so products that wrap around give it exactly; a half never occurs.
+fn nearest(q: f32, a: f32, b: f32) -> f32 {
+    let bits = vec3<u32>(bitcast<u32>(a), bitcast<u32>(q), bitcast<u32>(b));
+    let exponents = (bits >> vec3<u32>(23u)) & vec3<u32>(0xffu);
+    let digits = (bits & vec3<u32>(0x7fffffu)) | vec3<u32>(0x800000u);
+    let shift = i32(exponents.x) - i32(exponents.y) - i32(exponents.z) + 150;
+    let is_normal = all(exponents > vec3<u32>(0u)) && all(exponents < vec3<u32>(0xffu));
+    if (!is_normal || shift < 0 || shift > 31) {
+        return q;
+    }
+    let twice = 2 * bitcast<i32>((digits.x << u32(shift)) - digits.y * digits.z);
+    let halves = vec3<i32>(1, 3, 5) * i32(digits.z);
+    let up = select(vec3<i32>(0), vec3<i32>(1), vec3<i32>(twice) > halves);
+    let down = select(vec3<i32>(0), vec3<i32>(1), vec3<i32>(twice) < -halves);
+    let moved = up - down;
+    return bitcast<f32>(bits.y + bitcast<u32>(moved.x + moved.y + moved.z));
 }
 
 // 2^k for k from -126 to 127.

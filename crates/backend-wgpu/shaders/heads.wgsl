@@ -25,11 +25,8 @@ struct Params {
 @group(0) @binding(4) var<storage, read_write> cache: array<u32>;
 @group(0) @binding(5) var<storage, read_write> arena: array<f32>;
 
-const THREADS: u32 = 64u;
-
 var<workgroup> pairs: array<vec2<f32>, THREADS>;
 var<workgroup> normed: array<f32, DIM>;
-var<workgroup> turned: array<f32, DIM>;
 
 @compute @workgroup_size(THREADS)
 fn heads(@builtin(workgroup_id) wg: vec3<u32>, @builtin(local_invocation_index) t: u32) {
@@ -82,28 +79,14 @@ fn heads(@builtin(workgroup_id) wg: vec3<u32>, @builtin(local_invocation_index) 
             let other = normed[select(d - p.pairs, d + p.pairs, first)];
             y = fma(y, cosine, select(other, -other, first) * sine);
         }
-        turned[d] = y;
+        stored[d] = y;
     }
     workgroupBarrier();
     if (is_query) {
         for (var d = t; d < DIM; d += THREADS) {
-            arena[p.out + row * p.out_stride + head * DIM + d] = turned[d];
+            arena[p.out + row * p.out_stride + head * DIM + d] = stored[d];
         }
         return;
     }
-    let segment = step[STEP_SEGMENT] + step[step[STEP_ROW_SEGMENT] + row] * SEGMENT_WORDS;
-    let position = step[segment + SEGMENT_PAST] + row - step[segment + SEGMENT_FIRST_ROW];
-    let page = step[step[STEP_PAGES] + step[segment + SEGMENT_FIRST_PAGE] + position / PAGE_ROWS];
-    let token = position % PAGE_ROWS;
-    let words = DIM / PER_WORD;
-    let to = head_at(p.pages, page, is_value, head);
-    for (var w = t; w < words; w += THREADS) {
-        var word = 0u;
-        if (FORMAT == 0u) {
-            word = bitcast<u32>(turned[w]);
-        } else {
-            word = half_bits(turned[2u * w]) | (half_bits(turned[2u * w + 1u]) << 16u);
-        }
-        cache[to + select(key_word(token, w), token * words + w, is_value)] = word;
-    }
+    store_head(p.pages, row, is_value, head, t);
 }

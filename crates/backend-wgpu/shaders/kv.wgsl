@@ -1,11 +1,21 @@
-// How keys and values lie in pages. FORMAT: 0 f32, 1 f16. Counted in words of four bytes:
+// How keys and values lie in pages. FORMAT: 0 f32, 1 f16, 2 integers of eight bits, 3 of four, in blocks of 32 values. Counted in
+// words of four bytes:
 //
-//   page    [k | v][head][64 tokens]
-//   keys    [unit of four words][64 tokens][four words], so that neighbouring threads, a token each, read neighbours
-//   values  [64 tokens][dim]
+//   page    [k | v][head]: codes of 64 tokens, then their scales
+//   codes   of keys    [unit of four words][64 tokens][four words], so that neighbouring threads, a token each, read neighbours
+//           of values  [64 tokens][words]
+//   scales  of keys    [word][64 tokens], of values [64 tokens][word]
+//
+// A word of four-bit codes has four values in the lower halves of its bytes, and the next four in the upper ones. A word of
+// scales has two f16: scales of two neighbouring blocks (eight bits), or scale and minimum of one.
 
 // Values of a word.
-const PER_WORD: u32 = select(1u, 2u, FORMAT == 1u);
+const PER_WORD: u32 = select(select(select(1u, 2u, FORMAT == 1u), 4u, FORMAT == 2u), 8u, FORMAT == 3u);
+const KV_BLOCK: u32 = 32u;
+const KV_BLOCKS: u32 = DIM / KV_BLOCK;
+// Words of a token.
+const CODE_WORDS: u32 = DIM / PER_WORD;
+const SCALE_WORDS: u32 = select(select(0u, (KV_BLOCKS + 1u) / 2u, FORMAT == 2u), KV_BLOCKS, FORMAT == 3u);
 
 struct Pages {
     page_words: u32,
@@ -24,31 +34,7 @@ fn key_word(token: u32, w: u32) -> u32 {
     return ((w / 4u) * PAGE_ROWS + token) * 4u + w % 4u;
 }
 
-// A number as f16, ties to even, whatever a device does by itself.
-fn half_bits(x: f32) -> u32 {
-    let bits = bitcast<u32>(x);
-    let sign = (bits >> 16u) & 0x8000u;
-    let size = bits & 0x7fffffffu;
-    if (size > INFINITE) {
-        return sign | 0x7e00u;
-    }
-    // From 65520 on everything rounds to infinity.
-    if (size >= 0x477ff000u) {
-        return sign | 0x7c00u;
-    }
-    if (size >= 0x38800000u) {
-        let rebased = size - 0x38000000u;
-        return sign | ((rebased + 0xfffu + ((rebased >> 13u) & 1u)) >> 13u);
-    }
-    // Below 2^-14: multiples of 2^-24. Below half of that, zero.
-    if (size < 0x33000000u) {
-        return sign;
-    }
-    let mantissa = (size & 0x7fffffu) | 0x800000u;
-    let shift = 126u - (size >> 23u);
-    let kept = mantissa >> shift;
-    let rest = mantissa & ((1u << shift) - 1u);
-    let half = 1u << (shift - 1u);
-    let up = rest > half || (rest == half && (kept & 1u) == 1u);
-    return sign | (kept + select(0u, 1u, up));
+// Place of word `w` of the scales of a token, behind where a head's keys or values begin.
+fn scale_word(is_value: bool, token: u32, w: u32) -> u32 {
+    return CODE_WORDS * PAGE_ROWS + select(w * PAGE_ROWS + token, token * SCALE_WORDS + w, is_value);
 }

@@ -215,7 +215,7 @@ fn linear(@builtin(workgroup_id) wg: vec3<u32>, @builtin(local_invocation_index)
         partial[m * THREADS + t] = result[m];
     }
     workgroupBarrier();
-    let count = step[p.count];
+    let count = row_count(p.count);
     for (var i = t; i < ROWS * LANES; i += THREADS) {
         let m = i / LANES;
         let row_lane = i % LANES;

@@ -27,7 +27,7 @@ struct Params {
     residual_first: u32,
     residuals: u32,
     factor: f32,
-    // Which word of the step says how many rows of activations there are.
+    // Rows of activations, as `row_count` takes it.
     count: u32,
 }
 

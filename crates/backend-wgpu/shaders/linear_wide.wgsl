@@ -55,7 +55,7 @@ fn finish(
 
 fn finish_rows(result: ptr<function, array<f32, EACH>>, block: u32, lane: u32, first: u32) {
     let row = block * LANES + lane;
-    let count = step[p.count];
+    let count = row_count(p.count);
     for (var m = 0u; m < EACH; m++) {
         if (first + m < count && row < p.rows) {
             store(with_residuals((*result)[m], first + m, block, lane), first + m, row);

@@ -11,7 +11,7 @@ struct Params {
     cols: u32,
     out: u32,
     out_stride: u32,
-    reserved: u32,
+    count: u32,
 }
 
 @group(0) @binding(0) var<uniform> p: Params;
@@ -20,9 +20,9 @@ struct Params {
 
 @compute @workgroup_size(256)
 fn pointwise(@builtin(workgroup_id) wg: vec3<u32>, @builtin(local_invocation_index) t: u32) {
-    let r = wg.y;
+    let r = row_of(wg);
     let c = wg.x * 256u + t;
-    if (c >= p.cols) {
+    if (c >= p.cols || r >= row_count(p.count)) {
         return;
     }
     let out = p.out + r * p.out_stride + c;

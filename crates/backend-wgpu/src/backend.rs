@@ -55,10 +55,10 @@ impl WgpuBackend {
             device: device.describe(),
             activations: vec![Activations::F32, Activations::I8G128, Activations::I9G128],
             default_activations: Activations::I8G128,
-            kv_formats: vec![KvFormat::F32, KvFormat::F16],
+            kv_formats: vec![KvFormat::F32, KvFormat::F16, KvFormat::Q8, KvFormat::Q4],
             prefill_rows: if software { 64 } else { 512 },
             asynchronous: true,
-            images: false,
+            images: true,
         };
         Ok(WgpuBackend {
             caps,

@@ -10,7 +10,7 @@
 //!
 //! Areas hold guesses; there are none until somebody speculates. Which slot has which is in the ledger.
 
-use crate::adapter::{Device, fault};
+use crate::adapter::Device;
 use crate::memory::Buffer;
 use onebit_ops::{CacheSpec, KvSpec, Ledger, OpError, PAGE_ROWS, SlotState, StateSpec};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -55,9 +55,10 @@ pub(crate) struct Areas {
     pub rows: Vec<Buffer>,
 }
 
-/// Words of one head's keys or values in a page.
+/// Words of one head's keys or values in a page. Two scales of eight-bit blocks share a word, so an odd number of blocks has half
+/// a word to spare.
 pub(crate) fn head_words(kv: &KvSpec) -> usize {
-    PAGE_ROWS * kv.format.head_bytes(kv.dim) / 4
+    PAGE_ROWS * kv.format.head_bytes(kv.dim).div_ceil(4)
 }
 
 /// Words of one page of one layer.
@@ -77,12 +78,6 @@ impl Memory {
     /// [`OpError::OutOfMemory`].
     pub(crate) fn new(device: &Arc<Device>, spec: CacheSpec) -> Result<Memory, OpError> {
         let kv = spec.kv;
-        if crate::shaders::kv_number(kv.format).is_none() && kv.layers > 0 {
-            return Err(fault(format!(
-                "it has no kernel for keys and values kept as {}; --kv-quant none keeps f16",
-                kv.format
-            )));
-        }
         let page_bytes = (page_words(&kv) * kv.pages) as u64 * 4;
         let pages = (0..kv.layers).map(|_| Buffer::new(device, page_bytes, "the key/value pages"));
         let pages = pages.collect::<Result<_, _>>()?;

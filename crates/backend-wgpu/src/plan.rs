@@ -81,6 +81,11 @@ impl WgpuPlan {
         profile: bool,
     ) -> Result<WgpuPlan, OpError> {
         let memory = memory(&cache, device)?;
+        // Their values are written before the step begins, where the arena must not be anything else's yet.
+        let is_input = |op: &&Op| matches!(op, Op::Input { .. });
+        if program.ops.iter().skip_while(is_input).any(|op| is_input(&op)) {
+            return Err(OpError::Inputs("on wgpu a program's inputs come before its other operations".to_owned()));
+        }
         let mut vocab = usize::MAX;
         let mut tables: Vec<Arc<RopeTable>> = Vec::new();
         for op in &program.ops {
@@ -212,6 +217,7 @@ impl WgpuPlan {
         let host = self.host_memory(results.bytes())?;
         let areas = held.ledger.submit(&self.program, inputs);
         let words = work.layout.write(inputs, &self.tables, &areas);
+        self.bring_values(inputs);
         work.step.write(0, &words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>());
         let counts = Counts::of(inputs);
         let seconds = if self.profile {
@@ -223,6 +229,16 @@ impl WgpuPlan {
         let done = self.read_back(memory, &results, &host);
         self.device.check()?;
         Ok(UnderWay { plan: self.clone(), done, host, results, seconds })
+    }
+
+    /// Copies the named values to the temporaries of their inputs.
+    fn bring_values(&self, inputs: &StepInputs) {
+        for op in &self.program.ops {
+            let Op::Input { name, out } = op else { break };
+            let bytes: Vec<u8> = inputs.values[&**name].iter().flat_map(|value| value.to_le_bytes()).collect();
+            let place = self.placements[out.0 as usize].offset * size_of::<f32>();
+            self.arena.write(place as u64, &bytes);
+        }
     }
 
     /// Copies the results to host memory, behind everything else; the flag says when they are there.
@@ -269,6 +285,13 @@ impl WgpuPlan {
         self.prepare(work, pipelines, memory, held)
     }
 
+    /// Rows of an op's result in this step.
+    fn rows_of(&self, op: &Op, counts: &Counts) -> usize {
+        op.outputs()
+            .first()
+            .map_or(counts.rows, |out| ops::row_count(self.program.tensors[out.0 as usize].rows, counts))
+    }
+
     fn encoder(&self) -> wgpu::CommandEncoder {
         self.device.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default())
     }
@@ -284,7 +307,8 @@ impl WgpuPlan {
                 let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
                 while next < dispatches.len() && macs < MACS_A_SUBMISSION {
                     encode(&mut pass, &dispatches[next], counts);
-                    macs += self.program.ops[next].cost(counts.rows, &inputs.segments, kv).macs;
+                    let op = &self.program.ops[next];
+                    macs += op.cost(self.rows_of(op, counts), &inputs.segments, kv).macs;
                     next += 1;
                 }
             }

@@ -34,8 +34,11 @@ pub(crate) struct Kernel {
     pub constants: Vec<(&'static str, Value)>,
 }
 
+const ROWS: &str = include_str!("../shaders/rows.wgsl");
+const SUM: &str = include_str!("../shaders/sum.wgsl");
 const COMMON: &str = include_str!("../shaders/common.wgsl");
 const KV: &str = include_str!("../shaders/kv.wgsl");
+const KV_STORE: &str = include_str!("../shaders/kv_store.wgsl");
 const LINEAR_HEAD: &str = include_str!("../shaders/linear_head.wgsl");
 const LINEAR_PACKED: &str = include_str!("../shaders/linear_packed.wgsl");
 const JOIN: &str = include_str!("../shaders/attention_join.wgsl");
@@ -53,24 +56,30 @@ macro_rules! sources {
 
 sources! {
     PREPARE "prepare" [include_str!("../shaders/prepare.wgsl")] Read Read Write;
-    LINEAR "linear" [LINEAR_HEAD, LINEAR_PACKED, include_str!("../shaders/linear.wgsl")] Read Read Read Read Read Write;
-    WIDE "linear" [LINEAR_HEAD, LINEAR_PACKED, include_str!("../shaders/linear_wide.wgsl")]
+    LINEAR "linear" [ROWS, LINEAR_HEAD, LINEAR_PACKED, include_str!("../shaders/linear.wgsl")] Read Read Read Read Read Write;
+    WIDE "linear" [ROWS, LINEAR_HEAD, LINEAR_PACKED, include_str!("../shaders/linear_wide.wgsl")]
         Read Read Read Read Read Write;
-    DENSE "linear" [LINEAR_HEAD, include_str!("../shaders/linear_dense.wgsl")] Read Read Read Read Read Write;
+    DENSE "linear" [ROWS, LINEAR_HEAD, include_str!("../shaders/linear_dense.wgsl")] Read Read Read Read Read Write;
     EMBED "embed" [include_str!("../shaders/embed.wgsl")] Read Read Read Read Write;
-    POINTWISE "pointwise" [include_str!("../shaders/pointwise.wgsl")] Read Write;
-    OUTPUT "output" [include_str!("../shaders/output.wgsl")] Read Write;
+    POINTWISE "pointwise" [ROWS, include_str!("../shaders/pointwise.wgsl")] Read Write;
+    OUTPUT "output" [ROWS, include_str!("../shaders/output.wgsl")] Read Read Write;
     NORM "norm" [include_str!("../shaders/norm.wgsl")] Read Write;
     ROPE "rope" [include_str!("../shaders/rope.wgsl")] Read Write;
     GATES "gates" [include_str!("../shaders/gates.wgsl")] Read Read Write;
     CONV "conv" [include_str!("../shaders/conv.wgsl")] Read Read Write Write Write;
     DELTA "delta" [include_str!("../shaders/delta.wgsl")] Read Read Read Write Write Write;
-    APPEND "append" [KV, include_str!("../shaders/append.wgsl")] Read Read Write;
-    HEADS "heads" [KV, include_str!("../shaders/heads.wgsl")] Read Read Read Write Write;
+    APPEND "append" [KV, KV_STORE, include_str!("../shaders/append.wgsl")] Read Read Write;
+    HEADS "heads" [KV, KV_STORE, include_str!("../shaders/heads.wgsl")] Read Read Read Write Write;
     ATTENTION "attention" [KV, JOIN, include_str!("../shaders/attention.wgsl")] Read Read Read Write Write;
     COMBINE "attention_combine" [JOIN, include_str!("../shaders/attention_combine.wgsl")] Read Read Write;
     SAMPLE_SCAN "sample_scan" [KEYS, include_str!("../shaders/sample_scan.wgsl")] Read Read Write;
     BANDWIDTH "bandwidth" [include_str!("../shaders/bandwidth.wgsl")] Read Write;
+    MIX "mix_values" [ROWS, include_str!("../shaders/mix.wgsl")] Read Write;
+    MODULATE "modulate" [SUM, include_str!("../shaders/modulate.wgsl")] Write;
+    GROUP_SUMS "group_sums" [ROWS, SUM, include_str!("../shaders/group_sums.wgsl")] Read Read Write;
+    GROUP_NORM "group_norm" [ROWS, SUM, include_str!("../shaders/group_norm.wgsl")] Read Read Read Read Write;
+    CONV2D "conv2d" [include_str!("../shaders/conv2d.wgsl")] Read Read Write;
+    FULL_ATTENTION "full_attention" [ROWS, include_str!("../shaders/full_attention.wgsl")] Read Write;
     SAMPLE "sample" [KEYS, include_str!("../shaders/sample.wgsl")] Read Read Read Write;
 }
 
@@ -88,6 +97,16 @@ pub(crate) const WIDE_FROM: usize = 17;
 
 /// Dimensions of a head that attention has kernels for.
 pub(crate) const HEAD_DIMS: [u32; 6] = [32, 64, 96, 128, 192, 256];
+
+/// Dimensions up to which attention without a cache has kernels, and how many it adds up at a time.
+pub(crate) const FULL_DIMS: [u32; 4] = [64, 128, 256, 512];
+pub(crate) const FULL_VALUES: usize = 128;
+
+/// Queries of one of its workgroups.
+pub(crate) const FULL_QUERIES: usize = 32;
+
+/// Pixels and channels of a workgroup of a convolution.
+pub(crate) const CONV_TILE: usize = 64;
 
 /// Values of a column of a delta-rule matrix that one of its eight threads keeps.
 pub(crate) const KEPT: [u32; 4] = [4, 8, 16, 32];
@@ -137,12 +156,13 @@ pub(crate) fn type_number(kind: ParamType) -> u32 {
 /// The number that stands for packed codes, and for no biases.
 pub(crate) const NO_TYPE: u32 = 3;
 
-/// The number that kernels know a format of keys and values by; `None` where they have none.
-pub(crate) fn kv_number(format: KvFormat) -> Option<u32> {
+/// The number that kernels know a format of keys and values by.
+pub(crate) fn kv_number(format: KvFormat) -> u32 {
     match format {
-        KvFormat::F32 => Some(0),
-        KvFormat::F16 => Some(1),
-        KvFormat::Q8 | KvFormat::Q4 => None,
+        KvFormat::F32 => 0,
+        KvFormat::F16 => 1,
+        KvFormat::Q8 => 2,
+        KvFormat::Q4 => 3,
     }
 }
 
@@ -168,6 +188,13 @@ pub(crate) mod pointwise {
     pub(crate) const SWIGLU: u32 = 1;
     pub(crate) const SIGMOID_MUL: u32 = 2;
     pub(crate) const SELECT_ROWS: u32 = 3;
+}
+
+/// Which op `mix` is: OP.
+pub(crate) mod mix {
+    pub(crate) const COPY: u32 = 0;
+    pub(crate) const GATED_ADD: u32 = 1;
+    pub(crate) const ROTATE_PAIRS: u32 = 2;
 }
 
 /// What prepared values are for packed weights and these activations.
@@ -265,8 +292,20 @@ pub(crate) fn pointwise(op: u32) -> Kernel {
     POINTWISE.with(&[("OP", Value::Number(op))])
 }
 
-pub(crate) fn append(format: u32) -> Kernel {
-    APPEND.with(&[("FORMAT", Value::Number(format))])
+pub(crate) fn mix(op: u32) -> Kernel {
+    MIX.with(&[("OP", Value::Number(op))])
+}
+
+pub(crate) fn conv2d(kind: ParamType) -> Kernel {
+    CONV2D.with(&[("TYPE", Value::Number(type_number(kind)))])
+}
+
+pub(crate) fn full_attention(dim: u32) -> Kernel {
+    FULL_ATTENTION.with(&[("DIM", Value::Number(dim))])
+}
+
+pub(crate) fn append(format: u32, dim: u32) -> Kernel {
+    APPEND.with(&[("FORMAT", Value::Number(format)), ("DIM", Value::Number(dim))])
 }
 
 pub(crate) fn heads(format: u32, dim: u32) -> Kernel {
@@ -325,10 +364,14 @@ pub fn every() -> Vec<(String, String)> {
         all.extend([64, 128, 1024].map(|dim| norm(gated, dim)));
     }
     all.extend([&OUTPUT, &ROPE, &GATES, &CONV, &COMBINE, &SAMPLE_SCAN, &BANDWIDTH].map(|source| source.with(&[])));
+    all.extend([&MODULATE, &GROUP_SUMS, &GROUP_NORM].map(|source| source.with(&[])));
+    all.extend((mix::COPY..=mix::ROTATE_PAIRS).map(mix));
+    all.extend(TYPES.map(conv2d));
+    all.extend(FULL_DIMS.map(full_attention));
     all.extend([256, 512].map(sample));
     all.extend(KEPT.into_iter().flat_map(|kept| [false, true].map(|made| delta(kept, made))));
-    for format in [0, 1] {
-        all.push(append(format));
+    for format in [KvFormat::F32, KvFormat::F16, KvFormat::Q8, KvFormat::Q4].map(kv_number) {
+        all.extend(HEAD_DIMS.map(|dim| append(format, dim)));
         all.extend(HEAD_DIMS.map(|dim| heads(format, dim)));
         all.extend(HEAD_DIMS.iter().flat_map(|dim| [false, true].map(|split| attention(format, *dim, split))));
     }

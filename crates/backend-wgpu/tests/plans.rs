@@ -125,8 +125,12 @@ fn a_row_has_the_same_bits_in_every_plan() {
     let Some(backend) = common::adapter_with(WgpuOptions::default()) else {
         return eprintln!("not run: no adapter");
     };
-    let kinds = [Activations::I8G128, Activations::I9G128, Activations::F32];
-    for (format, kind) in [KvFormat::F16, KvFormat::F32, KvFormat::F16].into_iter().zip(kinds) {
+    for (format, kind) in [
+        (KvFormat::F16, Activations::I8G128),
+        (KvFormat::F32, Activations::I9G128),
+        (KvFormat::Q8, Activations::F32),
+        (KvFormat::Q4, Activations::I8G128),
+    ] {
         let kv = KvSpec { layers: 1, heads: KV_HEADS, dim: DIM, pages: 4 * PAGES, format };
         let (key_dim, value_dim) = (HIDDEN / HEADS, HIDDEN / HEADS);
         let state = StateSpec {

@@ -1,7 +1,6 @@
 //! Attention over the pages of one layer.
 
 use super::{Bound, Call, Extent, Frame, Launch};
-use crate::adapter::fault;
 use crate::cache::{head_words, page_words};
 use crate::shaders;
 use onebit_ops::{Bucket, Norm, OpError, RopeTable, Rows, Tensor, View};
@@ -25,16 +24,10 @@ pub(super) fn scratch(bucket: Bucket, q: View) -> usize {
     bucket.rows * q.heads * bucket.context.div_ceil(SPLIT_TOKENS) * (q.dim + 2)
 }
 
-pub(super) fn calls(
-    frame: &Frame<'_>,
-    qkv: [View; 3],
-    layer: usize,
-    scale: f32,
-    out: Tensor,
-) -> Result<Vec<Call>, OpError> {
-    let mut calls = vec![append(frame, qkv, layer)?];
-    calls.extend(attend(frame, qkv[0], layer, scale, out)?);
-    Ok(calls)
+pub(super) fn calls(frame: &Frame<'_>, qkv: [View; 3], layer: usize, scale: f32, out: Tensor) -> Vec<Call> {
+    let mut calls = vec![append(frame, qkv, layer)];
+    calls.extend(attend(frame, qkv[0], layer, scale, out));
+    calls
 }
 
 /// Norms and a rotation that stand before attention.
@@ -55,7 +48,7 @@ pub(super) fn with_heads(
     scale: f32,
     out: Tensor,
 ) -> Result<Vec<Call>, OpError> {
-    let (format, pages, cache) = pages(frame, layer)?;
+    let (format, pages, cache) = pages(frame, layer);
     let known = frame.tables.iter().position(|known| known == heads.table);
     let angles = frame.layout.angles(known.ok_or(OpError::ForeignHandle("a rotary table"))?);
     let mut params = Vec::new();
@@ -76,33 +69,30 @@ pub(super) fn with_heads(
     let grid = [Extent::Fixed(count), Extent::Rows(Rows::Step, 1), Extent::Fixed(1)];
     let launch = Launch::always(shaders::heads(format, heads.q.dim as u32), grid);
     let mut calls = vec![Call::new(launch, params, bound)];
-    calls.extend(attend(frame, heads.q, layer, scale, out)?);
+    calls.extend(attend(frame, heads.q, layer, scale, out));
     Ok(calls)
 }
 
 /// Number of the format, words of `Pages`, and the buffer.
-fn pages(frame: &Frame<'_>, layer: usize) -> Result<(u32, [u32; 4], Bound), OpError> {
+fn pages(frame: &Frame<'_>, layer: usize) -> (u32, [u32; 4], Bound) {
     let kv = frame.memory.spec().kv;
-    let format =
-        shaders::kv_number(kv.format).ok_or_else(|| fault("its cache has keys of a format without a kernel"))?;
+    let format = shaders::kv_number(kv.format);
     let pages = [page_words(&kv), head_words(&kv), kv.heads, kv.dim].map(|n| n as u32);
-    Ok((format, pages, Bound::whole(frame.memory.pages(layer))))
+    (format, pages, Bound::whole(frame.memory.pages(layer)))
 }
 
-fn append(frame: &Frame<'_>, [_, k, v]: [View; 3], layer: usize) -> Result<Call, OpError> {
-    let (format, pages, cache) = pages(frame, layer)?;
-    let kv = frame.memory.spec().kv;
-    let words = kv.heads * kv.format.head_bytes(kv.dim) / 4;
+fn append(frame: &Frame<'_>, [_, k, v]: [View; 3], layer: usize) -> Call {
+    let (format, pages, cache) = pages(frame, layer);
     let mut params = frame.view(k).to_vec();
     params.extend(frame.view(v));
     params.extend(pages);
-    let grid = [Extent::Fixed(words.div_ceil(128)), Extent::Rows(Rows::Step, 1), Extent::Fixed(2)];
+    let grid = [Extent::Fixed(k.heads), Extent::Rows(Rows::Step, 1), Extent::Fixed(2)];
     let bound = vec![frame.bound_step(), frame.bound_arena(), cache];
-    Ok(Call::new(Launch::always(shaders::append(format), grid), params, bound))
+    Call::new(Launch::always(shaders::append(format, k.dim as u32), grid), params, bound)
 }
 
-fn attend(frame: &Frame<'_>, q: View, layer: usize, scale: f32, out: Tensor) -> Result<Vec<Call>, OpError> {
-    let (format, pages, cache) = pages(frame, layer)?;
+fn attend(frame: &Frame<'_>, q: View, layer: usize, scale: f32, out: Tensor) -> Vec<Call> {
+    let (format, pages, cache) = pages(frame, layer);
     let (one, rows) = (Extent::Fixed(1), Extent::Rows(Rows::Step, 1));
     let split = is_split(frame.bucket);
     let splits = frame.bucket.context.div_ceil(SPLIT_TOKENS) as u32;
@@ -123,5 +113,5 @@ fn attend(frame: &Frame<'_>, q: View, layer: usize, scale: f32, out: Tensor) -> 
         let bound = vec![frame.bound_step(), frame.bound_scratch(), frame.bound_arena()];
         calls.push(Call::new(launch, params, bound));
     }
-    Ok(calls)
+    calls
 }

@@ -54,16 +54,6 @@ pub(crate) fn check(op: &Op, bucket: Bucket, cache: &CacheSpec) -> Result<(), Op
         Op::Sample { logits } if logits.cols() > MOST_VOCAB => {
             Err(wrong(name, "logits of a row on wgpu", format!("up to {MOST_VOCAB}"), logits.cols()))
         }
-        Op::Input { .. }
-        | Op::Modulate { .. }
-        | Op::GatedAdd { .. }
-        | Op::RotatePairs { .. }
-        | Op::FullAttention { .. }
-        | Op::JoinRows { .. }
-        | Op::TakeRows { .. }
-        | Op::JoinColumns { .. }
-        | Op::GroupNorm { .. }
-        | Op::Conv2d { .. } => Err(OpError::UnsupportedOp { backend: "wgpu".to_owned(), op: name }),
         _ => Ok(()),
     }
 }

@@ -3,6 +3,7 @@
 mod attention;
 mod check;
 mod fuse;
+mod image;
 mod linear;
 mod recurrent;
 mod simple;
@@ -10,7 +11,7 @@ mod simple;
 pub(crate) use check::check;
 pub(crate) use fuse::all_calls;
 
-use crate::adapter::{Device, fault};
+use crate::adapter::Device;
 use crate::cache::{Areas, Memory};
 use crate::inputs::{COUNT_LOGITS, COUNT_ROWS, Counts, Layout};
 use crate::memory::Buffer;
@@ -20,12 +21,21 @@ use onebit_ops::{Bucket, Op, OpError, Placement, Program, RopeTable, Rows, Tenso
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
+/// Workgroups in one direction that every adapter runs.
+const MOST_SIDE_BY_SIDE: usize = 65_535;
+
+/// A number of rows that is no word of the step: as in `rows.wgsl`.
+const FIXED_COUNT: u32 = 1 << 31;
+
 /// Workgroups in one direction, which may depend on the step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Extent {
     Fixed(usize),
     /// One for so many rows of a temporary.
     Rows(Rows, usize),
+    /// One for each row of a temporary, as many as may stand side by side; and how often that is needed for all of them.
+    SideBySide(Rows),
+    Stacked(Rows),
     Segments,
     Tiles,
     /// One for each 256 tokens of the longest sequence.
@@ -37,6 +47,8 @@ impl Extent {
         match self {
             Extent::Fixed(n) => n,
             Extent::Rows(rows, each) => row_count(rows, counts).div_ceil(each),
+            Extent::SideBySide(rows) => row_count(rows, counts).min(MOST_SIDE_BY_SIDE),
+            Extent::Stacked(rows) => row_count(rows, counts).div_ceil(MOST_SIDE_BY_SIDE),
             Extent::Segments => counts.segments,
             Extent::Tiles => counts.tiles,
             Extent::Splits => counts.context.div_ceil(attention::SPLIT_TOKENS),
@@ -44,7 +56,7 @@ impl Extent {
     }
 }
 
-fn row_count(rows: Rows, counts: &Counts) -> usize {
+pub(crate) fn row_count(rows: Rows, counts: &Counts) -> usize {
     match rows {
         Rows::Step => counts.rows,
         Rows::Logits => counts.logits,
@@ -154,11 +166,12 @@ impl Frame<'_> {
         }
     }
 
-    /// The word of the step that counts a temporary's rows.
+    /// What counts a temporary's rows: a word of the step, or a number.
     fn count(&self, tensor: Tensor) -> u32 {
         match self.rows(tensor) {
             Rows::Logits => COUNT_LOGITS,
-            Rows::Step | Rows::Fixed(_) => COUNT_ROWS,
+            Rows::Step => COUNT_ROWS,
+            Rows::Fixed(rows) => FIXED_COUNT + rows as u32,
         }
     }
 
@@ -204,6 +217,7 @@ pub(crate) fn scratch(op: &Op, program: &Program, memory: &Memory, device: &Arc<
         }
         Op::Attention { q, .. } => Ok(attention::scratch(program.bucket, *q)),
         Op::Sample { logits } => Ok(simple::sample_scratch(program.bucket.logits, *logits)),
+        Op::GroupNorm { x, groups, .. } => Ok(image::norm_scratch(program.max_rows(x.tensor), *groups)),
         _ => Ok(0),
     }
     .map(|words| if memory.is_on(device) { words } else { 0 })
@@ -235,7 +249,7 @@ fn calls(op: &Op, frame: &Frame<'_>) -> Result<Vec<Call>, OpError> {
         Op::DeltaGates { a, b, decay_rate, dt_bias, log_decay, beta } => {
             simple::gates(frame, [*a, *b], [decay_rate, dt_bias], [*log_decay, *beta])
         }
-        Op::Attention { q, k, v, layer, scale, out } => attention::calls(frame, [*q, *k, *v], *layer, *scale, *out),
+        Op::Attention { q, k, v, layer, scale, out } => Ok(attention::calls(frame, [*q, *k, *v], *layer, *scale, *out)),
         Op::ConvSilu { x, weight, kernel, layer, out } => recurrent::conv(frame, *x, weight, *kernel, *layer, *out),
         Op::GatedDelta { q, k, v, log_decay, beta, map, eps, layer, out } => {
             let op = recurrent::Delta {
@@ -250,7 +264,34 @@ fn calls(op: &Op, frame: &Frame<'_>) -> Result<Vec<Call>, OpError> {
         }
         Op::Sample { logits } => Ok(simple::sample(frame, *logits)),
         Op::Output { x, name } => Ok(simple::output(frame, *x, name)),
-        // Refused before: see `check`.
-        other => Err(fault(format!("the operation {} was not refused", other.name()))),
+        // Its values are in the arena before the step begins.
+        Op::Input { .. } => Ok(Vec::new()),
+        Op::Modulate { x, scale, shift, eps, out } => Ok(image::modulate(frame, [*x, *scale, *shift], *eps, *out)),
+        Op::GatedAdd { x, gate, y, out } => Ok(image::gated_add(frame, [*x, *gate, *y], *out)),
+        Op::RotatePairs { x, angles, out } => Ok(image::rotate_pairs(frame, *x, *angles, *out)),
+        Op::FullAttention { q, k, v, scale, seen, out } => {
+            let op = image::Attention { qkv: [*q, *k, *v], scale: *scale, seen: *seen, out: *out };
+            image::full_attention(frame, &op)
+        }
+        Op::JoinRows { parts, out } => Ok(image::join_rows(frame, parts, *out)),
+        Op::JoinColumns { parts, out } => Ok(image::join_columns(frame, parts, *out)),
+        Op::TakeRows { x, start, out } => Ok(image::take_rows(frame, *x, *start, *out)),
+        Op::GroupNorm { x, groups, gain, bias, eps, out } => {
+            image::group_norm(frame, *x, *groups, [gain, bias], *eps, *out)
+        }
+        Op::Conv2d { x, grid, norm, upsample, weight, bias, kernel, residual, out } => {
+            let op = image::Conv2d {
+                x: *x,
+                grid: *grid,
+                norm: *norm,
+                upsample: *upsample,
+                weight,
+                bias,
+                kernel: *kernel,
+                residual: *residual,
+                out: *out,
+            };
+            image::conv2d(frame, &op)
+        }
     }
 }

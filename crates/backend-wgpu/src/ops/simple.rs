@@ -11,8 +11,9 @@ use std::sync::Arc;
 const CHUNK: usize = 4096;
 const PARTIAL_WORDS: usize = 5;
 
-fn across(cols: usize, rows: Rows) -> [Extent; 3] {
-    [Extent::Fixed(cols.div_ceil(256)), Extent::Rows(rows, 1), Extent::Fixed(1)]
+/// A thread a value; the kernel finds its row by `row_of`.
+pub(super) fn across(cols: usize, rows: Rows) -> [Extent; 3] {
+    [Extent::Fixed(cols.div_ceil(256)), Extent::SideBySide(rows), Extent::Stacked(rows)]
 }
 
 pub(super) fn embed(frame: &Frame<'_>, table: &Weight, out: Tensor) -> Result<Vec<Call>, OpError> {
@@ -71,7 +72,7 @@ pub(super) fn norm(
 pub(super) fn zip(frame: &Frame<'_>, op: u32, a: View, b: View, out: Tensor) -> Vec<Call> {
     let mut params = frame.view(a).to_vec();
     params.extend(frame.view(b));
-    params.extend([a.cols() as u32, frame.place(out), frame.cols(out), 0]);
+    params.extend([a.cols() as u32, frame.place(out), frame.cols(out), frame.count(out)]);
     let launch = Launch::always(shaders::pointwise(op), across(a.cols(), frame.rows(out)));
     vec![Call::new(launch, params, vec![frame.bound_step(), frame.bound_arena()])]
 }
@@ -124,7 +125,7 @@ pub(super) fn sample(frame: &Frame<'_>, logits: View) -> Vec<Call> {
 
 pub(super) fn output(frame: &Frame<'_>, x: View, name: &str) -> Vec<Call> {
     let mut params = frame.view(x).to_vec();
-    params.extend([x.cols() as u32, frame.outputs.first(x, name) as u32, 0, 0]);
+    params.extend([x.cols() as u32, frame.outputs.first(x, name) as u32, frame.count(x.tensor), 0]);
     let launch = Launch::always(shaders::OUTPUT.with(&[]), across(x.cols(), frame.rows(x.tensor)));
-    vec![Call::new(launch, params, vec![frame.bound_arena(), Bound::whole(frame.packed)])]
+    vec![Call::new(launch, params, vec![frame.bound_step(), frame.bound_arena(), Bound::whole(frame.packed)])]
 }

@@ -1,10 +1,5 @@
 // What products with packed weights share: codes, scales, sums of inputs, and what a group adds to a result.
 
-// Where a row's input of a record begins, in vectors of 16 integers or of four floats.
-fn input_at(m: u32, record: u32) -> u32 {
-    return (p.values + (m * p.padded + record * GROUP_COLUMNS) / select(1u, 4u, INTEGERS)) / 4u;
-}
-
 fn scale_at(index: u32, kind: u32, first: u32) -> f32 {
     if (kind == 2u) {
         return bitcast<f32>(side[first + index]);
@@ -43,30 +38,6 @@ fn add_products(sums: vec4<f32>, word: u32, x: vec4<f32>) -> vec4<f32> {
         return fma(vec4<f32>(unpack4xI8(word)), x, sums);
     }
     return fma(vec4<f32>(unpack4xU8(word)), x, sums);
-}
-
-// The sum of the inputs of a group: of four, two or one of a record's four pieces.
-fn total_of(m: u32, group: u32) -> f32 {
-    let at = p.sums + m * (p.padded / 32u) + group * (GROUP / 32u);
-    let pieces = prepared[at / 4u];
-    if (INTEGERS) {
-        let whole = bitcast<vec4<i32>>(pieces);
-        if (GROUP == 128u) {
-            return f32(whole.x + whole.y + whole.z + whole.w);
-        }
-        if (GROUP == 64u) {
-            return f32(select(whole.x + whole.y, whole.z + whole.w, at % 4u == 2u));
-        }
-        return f32(whole[at % 4u]);
-    }
-    let floats = bitcast<vec4<f32>>(pieces);
-    if (GROUP == 128u) {
-        return ((floats.x + floats.y) + floats.z) + floats.w;
-    }
-    if (GROUP == 64u) {
-        return select(floats.x + floats.y, floats.z + floats.w, at % 4u == 2u);
-    }
-    return floats[at % 4u];
 }
 
 // Sixteen codes of four words times sixteen integers.

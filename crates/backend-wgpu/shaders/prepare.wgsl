@@ -4,12 +4,6 @@
 // A workgroup has eight groups of 128 columns of one row, four neighbouring values a thread. It finds the norm of the
 // whole row for itself, which is cheaper than waiting for another kernel.
 
-const INPUT_PLAIN: u32 = 0u;
-const INPUT_NORM: u32 = 1u;
-const INPUT_GATED_NORM: u32 = 2u;
-const INPUT_SIGMOID: u32 = 3u;
-const INPUT_SWIGLU: u32 = 4u;
-
 const KIND_FLOATS: u32 = 0u;
 const KIND_PACKED: u32 = 1u;
 const KIND_WHOLE: u32 = 2u;
@@ -38,6 +32,16 @@ var<workgroup> pairs: array<vec2<f32>, 256>;
 var<workgroup> words: array<u32, 256>;
 var<workgroup> floats: array<f32, 256>;
 
+fn values_of(v: View, r: u32, first: u32) -> vec4<f32> {
+    var x = vec4<f32>();
+    for (var j = 0u; j < 4u; j++) {
+        if (first + j < p.cols) {
+            x[j] = arena[place(v, r, first + j)];
+        }
+    }
+    return x;
+}
+
 @compute @workgroup_size(256)
 fn prepare(@builtin(workgroup_id) wg: vec3<u32>, @builtin(local_invocation_index) t: u32) {
     let r = wg.x;
@@ -45,33 +49,21 @@ fn prepare(@builtin(workgroup_id) wg: vec3<u32>, @builtin(local_invocation_index
     let group = wg.y * 8u + t / 32u;
     let first = group * GROUP_COLUMNS + 4u * lane;
 
-    var x = vec4<f32>();
-    for (var j = 0u; j < 4u; j++) {
-        if (first + j < p.cols) {
-            x[j] = arena[place(p.x, r, first + j)];
-        }
-    }
+    var x = values_of(p.x, r, first);
     if (INPUT == INPUT_NORM || INPUT == INPUT_GATED_NORM) {
         var sums = vec2<f32>();
         if (INPUT == INPUT_NORM) {
-            // Four reads are on their way together.
-            var c = t;
-            while (c + 768u < p.cols) {
-                let first_x = arena[place(p.x, r, c)];
-                let second = arena[place(p.x, r, c + 256u)];
-                let third = arena[place(p.x, r, c + 512u)];
-                let fourth = arena[place(p.x, r, c + 768u)];
-                sums = squared(squared(squared(squared(sums, first_x), second), third), fourth);
-                c += 1024u;
+            // A thread has every 256th vector of the row; those with even and with odd numbers go on their way together.
+            var odd = vec2<f32>();
+            for (var c = 4u * t; c < p.cols; c += 2048u) {
+                let even_x = values_of(p.x, r, c);
+                let odd_x = values_of(p.x, r, c + 1024u);
+                sums = four_squared(sums, even_x);
+                odd = four_squared(odd, odd_x);
             }
-            while (c < p.cols) {
-                sums = squared(sums, arena[place(p.x, r, c)]);
-                c += 256u;
-            }
+            sums += odd;
         } else {
-            for (var j = 0u; j < 4u; j++) {
-                sums = squared(sums, x[j]);
-            }
+            sums = four_squared(sums, x);
         }
         pairs[t] = sums;
         workgroupBarrier();
@@ -84,25 +76,10 @@ fn prepare(@builtin(workgroup_id) wg: vec3<u32>, @builtin(local_invocation_index
             workgroupBarrier();
         }
         let all = pairs[select(t - lane, 0u, INPUT == INPUT_NORM)];
-        let inverse = inverse_of(all, select(128.0, f32(p.cols), INPUT == INPUT_NORM), p.eps);
-        for (var j = 0u; j < 4u; j++) {
-            if (first + j < p.cols) {
-                let at_gain = select((first + j) % GROUP_COLUMNS, first + j, INPUT == INPUT_NORM);
-                x[j] = x[j] * inverse * gain[at_gain];
-            }
-        }
+        x = normed(x, inverse_of(all, select(128.0, f32(p.cols), INPUT == INPUT_NORM), p.eps), first, p.cols);
     }
     if (INPUT >= INPUT_GATED_NORM) {
-        for (var j = 0u; j < 4u; j++) {
-            if (first + j < p.cols) {
-                let gate = arena[place(p.gate, r, first + j)];
-                if (INPUT == INPUT_SIGMOID) {
-                    x[j] = x[j] * sigmoid(gate);
-                } else {
-                    x[j] = x[j] * silu(gate);
-                }
-            }
-        }
+        x = gated(x, values_of(p.gate, r, first));
     }
 
     let inside = first < p.padded;
@@ -128,9 +105,7 @@ fn prepare(@builtin(workgroup_id) wg: vec3<u32>, @builtin(local_invocation_index
         return;
     }
 
-    // The largest magnitude. As bits, what is not finite is larger than all numbers.
-    let size = bitcast<vec4<u32>>(x) & vec4<u32>(0x7fffffffu);
-    words[t] = max(max(size.x, size.y), max(size.z, size.w));
+    words[t] = size_of(x);
     workgroupBarrier();
     for (var step = 16u; step > 0u; step /= 2u) {
         if (lane < step) {
@@ -140,28 +115,15 @@ fn prepare(@builtin(workgroup_id) wg: vec3<u32>, @builtin(local_invocation_index
     }
     let most = words[t - lane];
     workgroupBarrier();
-    var scale = not_a_number();
-    var inverse = 0.0;
-    if (most < INFINITE) {
-        scale = quotient(bitcast<f32>(most), p.limit);
-        if (scale > 0.0) {
-            inverse = quotient(1.0, scale);
-        }
-    }
-    var codes = vec4<i32>();
-    for (var j = 0u; j < 4u; j++) {
-        // A number that is none becomes 0; its group's scale says it.
-        let code = round(select(0.0, x[j] * inverse, is_finite(x[j])));
-        codes[j] = i32(clamp(code, -p.limit, p.limit));
-    }
+    let rule = rounding_of(most, p.limit);
+    let codes = codes_by(x, rule, p.limit);
     words[t] = bitcast<u32>(codes.x + codes.y + codes.z + codes.w);
     workgroupBarrier();
     if (!inside) {
         return;
     }
     if (KIND == KIND_PACKED) {
-        let bytes = bitcast<vec4<u32>>(codes) & vec4<u32>(0xffu);
-        scratch[p.values + (r * p.padded + first) / 4u] = bytes.x | (bytes.y << 8u) | (bytes.z << 16u) | (bytes.w << 24u);
+        scratch[p.values + (r * p.padded + first) / 4u] = packed_bytes(codes);
     } else {
         let at = p.values + r * p.padded + first;
         for (var j = 0u; j < 4u; j++) {
@@ -181,6 +143,6 @@ fn prepare(@builtin(workgroup_id) wg: vec3<u32>, @builtin(local_invocation_index
         }
     }
     if (lane == 0u) {
-        scratch[p.scales + r * (p.padded / GROUP_COLUMNS) + group] = bitcast<u32>(scale);
+        scratch[p.scales + r * (p.padded / GROUP_COLUMNS) + group] = bitcast<u32>(rule.scale);
     }
 }

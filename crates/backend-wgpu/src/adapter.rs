@@ -148,6 +148,11 @@ pub(crate) struct Abilities {
     pub threads: u32,
     /// Slices of the columns in a workgroup of a product. Compilers of Metal give large workgroups few registers.
     pub slices: u32,
+    /// Bytes of memory of a workgroup.
+    pub shared: u32,
+    /// Whether every workgroup of a product may prepare the one row for itself: many cores, which would wait for another
+    /// kernel longer than that takes.
+    pub many_cores: bool,
     /// Products of four bytes are an instruction.
     pub dot_products: bool,
     /// The device's own clock can be read, before and after each pass.
@@ -182,11 +187,13 @@ impl Device {
         let has = adapter.limits();
         // What is needed at most is the default; only the sizes of buffers and workgroups are as large as they can be.
         let threads = has.max_compute_invocations_per_workgroup.min(has.max_compute_workgroup_size_x).min(512);
+        let shared = has.max_compute_workgroup_storage_size.min(32 << 10);
         let limits = Limits {
             max_buffer_size: has.max_buffer_size,
             max_storage_buffer_binding_size: has.max_storage_buffer_binding_size,
             max_compute_invocations_per_workgroup: threads,
             max_compute_workgroup_size_x: threads,
+            max_compute_workgroup_storage_size: shared,
             min_storage_buffer_offset_alignment: has.min_storage_buffer_offset_alignment,
             min_uniform_buffer_offset_alignment: has.min_uniform_buffer_offset_alignment,
             ..Limits::downlevel_defaults()
@@ -194,7 +201,7 @@ impl Device {
         let limits = Limits { max_storage_buffers_per_shader_stage: 8, ..limits };
         let request = wgpu::DeviceDescriptor {
             label: None,
-            required_features: adapter.features() & Features::TIMESTAMP_QUERY,
+            required_features: adapter.features() & (Features::TIMESTAMP_QUERY | Features::PIPELINE_CACHE),
             required_limits: limits,
             experimental_features: wgpu::ExperimentalFeatures::disabled(),
             memory_hints: wgpu::MemoryHints::MemoryUsage,
@@ -220,6 +227,8 @@ impl Device {
                 .max(256),
             threads,
             slices: SLICES[usize::from(threads >= 512 && found.api != "Metal")],
+            shared,
+            many_cores: found.kind != AdapterKind::Integrated && found.api != "Metal",
             dot_products: found.api != "Metal",
             timestamps: device.features().contains(Features::TIMESTAMP_QUERY),
         };

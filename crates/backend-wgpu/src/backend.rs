@@ -6,6 +6,7 @@ use crate::cache::Memory;
 use crate::memory::Buffer;
 use crate::pipelines::Pipelines;
 use crate::plan::{UnderWay, WgpuPlan, memory};
+use crate::translated::Translated;
 use crate::weight;
 use onebit_ops::{
     Activations, Backend, Cache, CacheSpec, Caps, FormatSupport, Fusions, KvFormat, OpError, Plan, PlanOptions,
@@ -13,6 +14,7 @@ use onebit_ops::{
 };
 use onebit_quant::{Format, Matrix};
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -24,6 +26,8 @@ pub struct WgpuOptions {
     pub adapter: Option<String>,
     /// Bytes of one chunk of a weight, where that is less than the adapter can bind: for tests of weights that are cut.
     pub chunk_bytes: Option<u64>,
+    /// Folder for what the driver makes of the kernels; without one every start waits for its compiler.
+    pub kernel_cache: Option<PathBuf>,
 }
 
 /// Runs programs on a GPU through Vulkan, Metal or DX12.
@@ -49,6 +53,7 @@ impl WgpuBackend {
         let wanted =
             options.adapter.or_else(|| std::env::var("ONEBIT_WGPU_ADAPTER").ok().filter(|name| !name.is_empty()));
         let device = Arc::new(Device::open(wanted.as_deref(), options.chunk_bytes)?);
+        let pipelines = Pipelines::new(options.kernel_cache.and_then(|folder| Translated::open(&device, &folder)));
         let software = device.found.kind == AdapterKind::Software;
         let caps = Caps {
             name: NAME.to_owned(),
@@ -60,13 +65,7 @@ impl WgpuBackend {
             asynchronous: true,
             images: true,
         };
-        Ok(WgpuBackend {
-            caps,
-            device,
-            pipelines: Pipelines::default(),
-            next_ticket: AtomicU64::new(0),
-            under_way: Mutex::default(),
-        })
+        Ok(WgpuBackend { caps, device, pipelines, next_ticket: AtomicU64::new(0), under_way: Mutex::default() })
     }
 
     /// The adapter in use.
@@ -129,6 +128,7 @@ impl Backend for WgpuBackend {
     fn compile(&self, program: Program, cache: &Cache, options: PlanOptions) -> Result<Plan, OpError> {
         let program = program.lower(self.fusions());
         let plan = WgpuPlan::new(&self.device, &self.pipelines, program, cache.clone(), options.profile)?;
+        self.pipelines.keep();
         Ok(Plan::new(Box::new(Arc::new(plan))))
     }
 
@@ -180,7 +180,7 @@ mod tests {
 
     #[test]
     fn an_adapter_that_is_not_there_is_refused_by_name() {
-        let options = WgpuOptions { adapter: Some("no such adapter".to_owned()), chunk_bytes: None };
+        let options = WgpuOptions { adapter: Some("no such adapter".to_owned()), ..WgpuOptions::default() };
         let Err(error) = WgpuBackend::new(options) else { panic!("an adapter has this name") };
         let text = error.to_string();
         assert!(text.contains("no such adapter") || text.contains("no driver"), "{text}");

@@ -2,8 +2,10 @@
 
 use crate::adapter::Device;
 use crate::shaders::{Access, Kernel};
+use crate::translated::Translated;
 use onebit_ops::OpError;
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// A kernel that the driver has translated, and the layout of what it is bound to.
@@ -17,9 +19,26 @@ pub(crate) struct Pipeline {
 pub(crate) struct Pipelines {
     made: Mutex<HashMap<Kernel, Arc<Pipeline>>>,
     layouts: Mutex<HashMap<&'static [Access], wgpu::BindGroupLayout>>,
+    translated: Option<Translated>,
+    /// Whether there are pipelines that are not kept yet.
+    has_new: AtomicBool,
 }
 
 impl Pipelines {
+    /// None yet; what the driver makes of their kernels is kept where there is a place for it.
+    pub(crate) fn new(translated: Option<Translated>) -> Pipelines {
+        Pipelines { translated, ..Pipelines::default() }
+    }
+
+    /// Keeps what the driver has made since the last time.
+    pub(crate) fn keep(&self) {
+        if let Some(translated) = &self.translated
+            && self.has_new.swap(false, Ordering::Relaxed)
+        {
+            translated.keep();
+        }
+    }
+
     /// The pipeline of a kernel.
     ///
     /// # Errors
@@ -30,8 +49,9 @@ impl Pipelines {
             return Ok(pipeline.clone());
         }
         let layout = self.layout(device, kernel.source.bindings);
-        let pipeline = Arc::new(translate(device, kernel, layout)?);
+        let pipeline = Arc::new(translate(device, kernel, layout, self.translated.as_ref())?);
         made.insert(kernel.clone(), pipeline.clone());
+        self.has_new.store(true, Ordering::Relaxed);
         Ok(pipeline)
     }
 
@@ -55,7 +75,12 @@ impl Pipelines {
     }
 }
 
-fn translate(device: &Device, kernel: &Kernel, layout: wgpu::BindGroupLayout) -> Result<Pipeline, OpError> {
+fn translate(
+    device: &Device,
+    kernel: &Kernel,
+    layout: wgpu::BindGroupLayout,
+    translated: Option<&Translated>,
+) -> Result<Pipeline, OpError> {
     let name = kernel.describe();
     device.guarded(&format!("translating the kernel {name}"), 0, || {
         let source = wgpu::ShaderSource::Wgsl(kernel.text().into());
@@ -79,7 +104,7 @@ fn translate(device: &Device, kernel: &Kernel, layout: wgpu::BindGroupLayout) ->
                 zero_initialize_workgroup_memory: false,
                 ..wgpu::PipelineCompilationOptions::default()
             },
-            cache: None,
+            cache: translated.map(Translated::cache),
         });
         Pipeline { raw, layout }
     })

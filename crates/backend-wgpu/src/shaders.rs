@@ -41,6 +41,8 @@ const KV: &str = include_str!("../shaders/kv.wgsl");
 const KV_STORE: &str = include_str!("../shaders/kv_store.wgsl");
 const LINEAR_HEAD: &str = include_str!("../shaders/linear_head.wgsl");
 const LINEAR_PACKED: &str = include_str!("../shaders/linear_packed.wgsl");
+const LINEAR_PREPARED: &str = include_str!("../shaders/linear_prepared.wgsl");
+const ROUNDING: &str = include_str!("../shaders/rounding.wgsl");
 const JOIN: &str = include_str!("../shaders/attention_join.wgsl");
 const KEYS: &str = include_str!("../shaders/sample_keys.wgsl");
 
@@ -55,11 +57,13 @@ macro_rules! sources {
 }
 
 sources! {
-    PREPARE "prepare" [include_str!("../shaders/prepare.wgsl")] Read Read Write;
-    LINEAR "linear" [ROWS, LINEAR_HEAD, LINEAR_PACKED, include_str!("../shaders/linear.wgsl")] Read Read Read Read Read Write;
-    WIDE "linear" [ROWS, LINEAR_HEAD, LINEAR_PACKED, include_str!("../shaders/linear_wide.wgsl")]
+    PREPARE "prepare" [ROUNDING, include_str!("../shaders/prepare.wgsl")] Read Read Write;
+    LINEAR "linear" [ROWS, LINEAR_HEAD, LINEAR_PREPARED, LINEAR_PACKED, include_str!("../shaders/linear.wgsl")]
+        Read Read Read Read Read Write;
+    WIDE "linear" [ROWS, LINEAR_HEAD, LINEAR_PREPARED, LINEAR_PACKED, include_str!("../shaders/linear_wide.wgsl")]
         Read Read Read Read Read Write;
     DENSE "linear" [ROWS, LINEAR_HEAD, include_str!("../shaders/linear_dense.wgsl")] Read Read Read Read Read Write;
+    ONE "linear_one" [ROUNDING, LINEAR_PACKED, include_str!("../shaders/linear_one.wgsl")] Read Read Read Write;
     EMBED "embed" [include_str!("../shaders/embed.wgsl")] Read Read Read Read Write;
     POINTWISE "pointwise" [ROWS, include_str!("../shaders/pointwise.wgsl")] Read Write;
     OUTPUT "output" [ROWS, include_str!("../shaders/output.wgsl")] Read Read Write;
@@ -240,6 +244,30 @@ impl Packed {
     }
 }
 
+/// Bytes of workgroup memory of the kernel that prepares its one row itself.
+pub(crate) fn one_row_bytes(padded: usize, input: u32, slices: u32) -> u32 {
+    let words = 32 * slices * if matches!(input, inputs::NORM | inputs::GATED_NORM) { 2 } else { 1 };
+    // Integers; two numbers a group; a sum of 32 columns each.
+    padded as u32 + padded as u32 / 16 + padded as u32 / 8 + 4 * words
+}
+
+impl Packed {
+    /// The kernel for one row that prepares it itself.
+    pub(crate) fn one_row(&self, input: u32, padded: usize) -> Kernel {
+        ONE.with(&[
+            ("BITS", Value::Number(self.bits)),
+            ("GROUP", Value::Number(self.group)),
+            ("SCALE", Value::Number(type_number(self.scale))),
+            ("BIAS", Value::Number(self.bias.map_or(NO_TYPE, type_number))),
+            ("RESIDUALS", Value::Flag(self.residuals)),
+            ("EPILOGUE", Value::Number(u32::from(self.adds))),
+            ("SLICES", Value::Number(self.slices)),
+            ("INPUT", Value::Number(input)),
+            ("PADDED", Value::Number(padded as u32)),
+        ])
+    }
+}
+
 pub(crate) fn dense(kind: ParamType, adds: bool, rows: u32, slices: u32) -> Kernel {
     DENSE.with(&[
         ("TYPE", Value::Number(type_number(kind))),
@@ -348,7 +376,13 @@ pub fn every() -> Vec<(String, String)> {
                         (ParamType::F32, Some(ParamType::F16), false),
                         (ParamType::F16, Some(ParamType::BF16), false),
                     ] {
-                        all.push(Packed { bits, group, scale, bias, residuals, integers, adds, rows, slices }.kernel());
+                        let packed = Packed { bits, group, scale, bias, residuals, integers, adds, rows, slices };
+                        if rows == 1 && integers {
+                            let input = bits % 5;
+                            all.push(packed.one_row(input, 128));
+                            all.push(packed.one_row(inputs::NORM, 4096));
+                        }
+                        all.push(packed.kernel());
                     }
                 }
             }

@@ -74,7 +74,7 @@ fn choose(
             Ok(backend) => Ok(Arc::new(backend)),
             Err(error) => bail!("{error}; --backend cpu uses the processor"),
         },
-        BackendName::Wgpu => match WgpuBackend::new(WgpuOptions::default()) {
+        BackendName::Wgpu => match WgpuBackend::new(wgpu()) {
             Ok(backend) => {
                 if backend.adapter().kind == AdapterKind::Software {
                     let name = &backend.adapter().name;
@@ -115,7 +115,7 @@ fn hardware(tried: bool, threads: Option<usize>) -> Result<Option<Arc<dyn Backen
     }
     let adapters = onebit_backend_wgpu::adapters();
     let Some(first) = adapters.iter().find(|a| a.kind != AdapterKind::Software) else { return Ok(None) };
-    let backend = WgpuBackend::new(WgpuOptions { adapter: Some(first.name.clone()), chunk_bytes: None })?;
+    let backend = WgpuBackend::new(WgpuOptions { adapter: Some(first.name.clone()), ..wgpu() })?;
     if tried {
         let cpu = CpuBackend::new(CpuOptions { threads, tier: None })?;
         if let Some(objection) = trial::objection(&backend, first, &cpu)? {
@@ -128,6 +128,12 @@ fn hardware(tried: bool, threads: Option<usize>) -> Result<Option<Arc<dyn Backen
 /// The GPU, with machine code kept among the user's caches where there is a folder for them.
 fn cuda() -> Result<CudaBackend, OpError> {
     CudaBackend::new(CudaOptions { arch: None, kernel_cache: kept::caches().ok().map(|caches| caches.join("cuda")) })
+}
+
+/// Wishes for a GPU through wgpu: translated kernels are kept in the same folder.
+fn wgpu() -> WgpuOptions {
+    let kernel_cache = kept::caches().ok().map(|caches| caches.join("wgpu"));
+    WgpuOptions { kernel_cache, ..WgpuOptions::default() }
 }
 
 /// One way to run on this machine, for reports and checks.
@@ -168,7 +174,7 @@ pub fn all(asked: BackendName, threads: Option<usize>) -> Result<Machine> {
         absent.push(("wgpu", "this machine has no GPU".to_owned()));
         return Ok(Machine { candidates, absent });
     }
-    match WgpuBackend::new(WgpuOptions::default()) {
+    match WgpuBackend::new(wgpu()) {
         Ok(backend) if backend.adapter().kind == AdapterKind::Software && asked != BackendName::Wgpu => {
             let name = backend.adapter().describe();
             absent.push(("wgpu", format!("{name} only, which --backend wgpu asks for by name")));

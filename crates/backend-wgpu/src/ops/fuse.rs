@@ -46,7 +46,7 @@ fn is_all_of(frame: &Frame<'_>, readers: &[usize], view: View, result: Tensor) -
 }
 
 /// Whether a kernel may read the one while it writes the other.
-fn are_apart(frame: &Frame<'_>, read: View, written: Tensor) -> bool {
+pub(super) fn are_apart(frame: &Frame<'_>, read: View, written: Tensor) -> bool {
     let [a, b] = [read.tensor, written].map(|t| frame.placements[t.0 as usize]);
     a.offset >= b.offset + b.len || b.offset >= a.offset + a.len
 }

@@ -1,5 +1,6 @@
 //! Matrix products: the input is prepared once, then each chunk of the weight is a dispatch.
 
+use super::fuse::are_apart;
 use super::{Bound, Call, Extent, Frame, Launch};
 use crate::adapter::Device;
 use crate::layout::{Codes, GROUP};
@@ -8,6 +9,9 @@ use crate::weight::{Chunk, Resident, resident};
 use onebit_ops::{Activations, Epilogue, Norm, OpError, Tensor, View, Weight};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
+
+/// Most workgroups that prepare the same row: some for each core of a large GPU.
+const MOST_PREPARING: usize = 264;
 
 /// What a product's input is made of, by its preparation.
 #[derive(Clone, Copy)]
@@ -117,37 +121,112 @@ pub(super) fn calls(
     let resident = resident(weight, frame.device)?;
     let most = frame.most_rows(out);
     let (places, _) = prepared(most, weight.cols(), resident, activations, frame.device);
+    let one_row = prepares_itself(frame, input, weight.cols(), activations, out);
     let mut calls = Vec::new();
     for place in &places {
-        calls.push(prepare(frame, input, place, weight.cols(), activations, out)?);
+        let first = if one_row && place.kind == kinds::PACKED { 2 } else { 0 };
+        if first <= most {
+            calls.push(prepare(frame, input, place, (weight.cols(), first), activations, out)?);
+        }
     }
     let residual = if let Epilogue::Residual(residual) = epilogue { Some(residual) } else { None };
     for chunk in &resident.chunks {
+        let is_packed = matches!(chunk.shape.codes, Codes::Packed { .. });
+        if one_row && is_packed {
+            calls.push(product_of_one(frame, input, chunk, weight.cols(), activations, residual, out)?);
+            if most == 1 {
+                continue;
+            }
+        }
         let wanted = match chunk.shape.codes {
             Codes::Dense(_) => kinds::FLOATS,
             Codes::Packed { .. } => shaders::kind_of(activations, frame.device.abilities.dot_products),
         };
         let place = places.iter().find(|p| p.kind == wanted).ok_or(OpError::ForeignHandle("a weight"))?;
-        calls.push(product(frame, chunk, *place, weight.cols(), residual, out));
+        calls.push(product(frame, chunk, *place, (weight.cols(), one_row && is_packed), residual, out));
     }
     Ok(calls)
+}
+
+/// Kernel, views and norm of an input.
+fn parts<'a>(input: &Input<'a>) -> (u32, View, View, Option<&'a Norm>) {
+    match *input {
+        Input::Plain(x) => (inputs::PLAIN, x, x, None),
+        Input::Norm { x, norm } => (inputs::NORM, x, x, Some(norm)),
+        Input::GatedNorm { x, gate, norm } => (inputs::GATED_NORM, x, gate, Some(norm)),
+        Input::Sigmoid { x, gate } => (inputs::SIGMOID, x, gate, None),
+        Input::SwiGlu { up, gate } => (inputs::SWIGLU, up, gate, None),
+    }
+}
+
+/// Whether a step of one row runs without a preparation in front of its products. Other workgroups then still read what one
+/// of them reads while it writes.
+fn prepares_itself(frame: &Frame<'_>, input: &Input<'_>, cols: usize, activations: Activations, out: Tensor) -> bool {
+    let device = &frame.device.abilities;
+    let (kind, x, gate, _) = parts(input);
+    device.many_cores
+        && shaders::kind_of(activations, device.dot_products) == kinds::PACKED
+        && shaders::one_row_bytes(cols.next_multiple_of(GROUP), kind, device.slices) <= device.shared
+        && [x, gate].into_iter().all(|read| are_apart(frame, read, out))
+}
+
+fn product_of_one(
+    frame: &Frame<'_>,
+    input: &Input<'_>,
+    chunk: &Chunk,
+    cols: usize,
+    activations: Activations,
+    residual: Option<View>,
+    out: Tensor,
+) -> Result<Call, OpError> {
+    let (kind, x, gate, norm) = parts(input);
+    let shape = chunk.shape;
+    let Codes::Packed { bits, group } = shape.codes else { return Err(OpError::ForeignHandle("a weight")) };
+    let limit = activations.limit().map_or(0.0, f32::from);
+    let mut params = frame.view(x).to_vec();
+    params.extend(frame.view(gate));
+    params.extend(residual.map_or([0; 8], |view| frame.view(view)));
+    params.extend([cols as u32, norm.map_or(0.0, |n| n.eps).to_bits(), limit.to_bits(), chunk.blocks() as u32]);
+    params.extend([cols.div_ceil(GROUP), shape.units(cols), shape.groups(cols), chunk.rows].map(|n| n as u32));
+    params.extend([frame.place(out) + chunk.first_row as u32, chunk.first_row as u32]);
+    params.extend([chunk.biases, chunk.residual_first, chunk.residuals, shape.factor().to_bits(), 0, 0]);
+    let packed = Packed {
+        bits,
+        group,
+        scale: shape.scale,
+        bias: shape.bias,
+        residuals: chunk.has_residuals,
+        integers: true,
+        adds: residual.is_some(),
+        rows: 1,
+        slices: frame.device.abilities.slices,
+    };
+    let one = Extent::Fixed(1);
+    let launch = Launch {
+        kernel: packed.one_row(kind, cols.next_multiple_of(GROUP)),
+        rows: (frame.rows(out), 1..=1),
+        grid: [Extent::Fixed(chunk.blocks().min(MOST_PREPARING)), one, one],
+    };
+    let size = chunk.buffer.size();
+    let bound = vec![
+        Bound { buffer: chunk.buffer.clone(), offset: 0, size: chunk.code_bytes },
+        Bound { buffer: chunk.buffer.clone(), offset: chunk.side_at, size: size - chunk.side_at },
+        // Without a norm the gain is not looked at; the step's arrays are always there.
+        norm.map_or(Ok(frame.bound_step()), |n| frame.vector(&n.gain))?,
+        frame.bound_arena(),
+    ];
+    Ok(Call { params, bound, launches: vec![launch] })
 }
 
 fn prepare(
     frame: &Frame<'_>,
     input: &Input<'_>,
     place: &Prepared,
-    cols: usize,
+    (cols, first): (usize, usize),
     activations: Activations,
     out: Tensor,
 ) -> Result<Call, OpError> {
-    let (kind, x, gate, norm) = match *input {
-        Input::Plain(x) => (inputs::PLAIN, x, x, None),
-        Input::Norm { x, norm } => (inputs::NORM, x, x, Some(norm)),
-        Input::GatedNorm { x, gate, norm } => (inputs::GATED_NORM, x, gate, Some(norm)),
-        Input::Sigmoid { x, gate } => (inputs::SIGMOID, x, gate, None),
-        Input::SwiGlu { up, gate } => (inputs::SWIGLU, up, gate, None),
-    };
+    let (kind, x, gate, norm) = parts(input);
     let padded = cols.next_multiple_of(GROUP);
     let limit = activations.limit().map_or(0.0, f32::from);
     let mut params = frame.view(x).to_vec();
@@ -158,7 +237,8 @@ fn prepare(
     let gain = norm.map_or(Ok(frame.bound_step()), |n| frame.vector(&n.gain))?;
     let groups = padded / GROUP;
     let grid = [Extent::Rows(frame.rows(out), 1), Extent::Fixed(groups.div_ceil(8)), Extent::Fixed(1)];
-    let launch = Launch::always(shaders::prepare(place.kind, kind), grid);
+    let kernel = shaders::prepare(place.kind, kind);
+    let launch = Launch { kernel, rows: (frame.rows(out), first..=usize::MAX), grid };
     Ok(Call::new(launch, params, vec![frame.bound_arena(), gain, frame.bound_scratch()]))
 }
 
@@ -166,7 +246,7 @@ fn product(
     frame: &Frame<'_>,
     chunk: &Chunk,
     place: Prepared,
-    cols: usize,
+    (cols, but_one): (usize, bool),
     residual: Option<View>,
     out: Tensor,
 ) -> Call {
@@ -182,7 +262,9 @@ fn product(
     let integers = place.kind == kinds::PACKED;
     let slices = frame.device.abilities.slices;
     let passes = passes(frame.most_rows(out), integers);
-    let launches = passes.into_iter().map(|(pass, range)| {
+    // One row may have a kernel of its own.
+    let passes = passes.into_iter().filter(|(pass, _)| !(but_one && *pass == 1));
+    let launches = passes.map(|(pass, range)| {
         let kernel = match shape.codes {
             Codes::Dense(kind) => shaders::dense(kind, adds, pass, slices),
             Codes::Packed { bits, group } => Packed {

@@ -7,6 +7,7 @@ mod users;
 use case::{Case, Job};
 use onebit_backend_cpu::{CpuBackend, CpuOptions, Tier};
 use onebit_backend_cuda::{CudaBackend, CudaOptions};
+use onebit_backend_wgpu::{WgpuBackend, WgpuOptions};
 use onebit_engine::image::Picture;
 use onebit_models::image::schedule::{self, Shift};
 use onebit_ops::reference::Reference;
@@ -76,6 +77,20 @@ fn cuda_in_f32() {
     cuda().iter().for_each(exact);
 }
 
+/// An adapter where one is asked for; a software adapter would take minutes that nobody expects.
+fn wgpu() -> Option<Arc<dyn Backend>> {
+    if std::env::var("ONEBIT_TEST_BACKEND").as_deref() != Ok("wgpu") {
+        println!("not run: ONEBIT_TEST_BACKEND is not wgpu");
+        return None;
+    }
+    Some(Arc::new(WgpuBackend::new(WgpuOptions::default()).expect("an adapter was asked for")))
+}
+
+#[test]
+fn wgpu_in_f32() {
+    wgpu().iter().for_each(exact);
+}
+
 /// The text encoder by itself: every row that the golden file keeps, padding among them.
 #[test]
 fn embeddings_of_prompt_and_padding() {
@@ -128,6 +143,11 @@ fn integer_activations_keep_the_picture() {
 #[test]
 fn cuda_keeps_the_picture_with_integer_activations() {
     cuda().iter().for_each(integers_keep_the_picture);
+}
+
+#[test]
+fn wgpu_keeps_the_picture_with_integer_activations() {
+    wgpu().iter().for_each(integers_keep_the_picture);
 }
 
 /// The fixed shift of another runtime, which the checkpoints' own file names too.

@@ -2,6 +2,8 @@
 // integers of the whole row in its own memory, which costs less than a kernel in front of it. The bits are those of
 // `prepare` and `linear` one after the other. PADDED: columns of the weight, filled up to whole records.
 //
+// With JOINED the values are what `attention_combine` would make of the splits of heads of DIM values.
+//
 // A workgroup takes every so many-th block of 32 rows. Codes and scales of its first one are on their way while it prepares.
 
 struct Params {
@@ -23,15 +25,18 @@ struct Params {
     residual_first: u32,
     residuals: u32,
     factor: f32,
-    reserved_a: u32,
-    reserved_b: u32,
+    // Words of the splits of attention, and how many there is room for.
+    partials: u32,
+    splits: u32,
 }
 
 @group(0) @binding(0) var<uniform> p: Params;
 @group(0) @binding(1) var<storage, read> codes: array<vec4<u32>>;
 @group(0) @binding(2) var<storage, read> side: array<u32>;
+// With JOINED the splits.
 @group(0) @binding(3) var<storage, read> gain: array<f32>;
-@group(0) @binding(4) var<storage, read_write> arena: array<f32>;
+@group(0) @binding(4) var<storage, read> step: array<u32>;
+@group(0) @binding(5) var<storage, read_write> arena: array<f32>;
 
 const LANES: u32 = 32u;
 const THREADS: u32 = LANES * SLICES;
@@ -125,6 +130,28 @@ fn values_of(v: View, first: u32) -> vec4<f32> {
     return x;
 }
 
+// Four values of a head, whose splits are joined in order.
+fn joined(first: u32) -> vec4<f32> {
+    let segment = step[STEP_SEGMENT] + step[step[STEP_ROW_SEGMENT]] * SEGMENT_WORDS;
+    let tokens = step[segment + SEGMENT_PAST] + 1u;
+    let head = first / DIM;
+    var left = nothing();
+    var right = nothing();
+    for (var s = 0u; s * 256u < tokens; s++) {
+        let at = p.partials + (head * p.splits + s) * (DIM + 2u);
+        let values = at + 2u + first % DIM;
+        let pairs = vec4<f32>(gain[values], gain[values + 1u], gain[values + 2u], gain[values + 3u]);
+        left = join(left, Partial(gain[at], gain[at + 1u], pairs.xy));
+        right = join(right, Partial(gain[at], gain[at + 1u], pairs.zw));
+    }
+    return vec4<f32>(
+        left.values.x / left.sum,
+        left.values.y / left.sum,
+        right.values.x / right.sum,
+        right.values.y / right.sum,
+    );
+}
+
 // The integers of the row, with scales and sums.
 fn prepare_row(t: u32) {
     for (var i = t; i < PADDED / 32u; i += THREADS) {
@@ -135,7 +162,12 @@ fn prepare_row(t: u32) {
     }
     var x = array<vec4<f32>, EACH>();
     for (var i = 0u; i < EACH; i++) {
-        x[i] = values_of(p.x, 4u * (t + i * THREADS));
+        let first = 4u * (t + i * THREADS);
+        if (!JOINED) {
+            x[i] = values_of(p.x, first);
+        } else if (first < p.cols) {
+            x[i] = joined(first);
+        }
     }
     if (INPUT == INPUT_NORM) {
         let inverse = inverse_of(row_sums(x, t), f32(p.cols), p.eps);

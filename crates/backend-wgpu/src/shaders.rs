@@ -63,7 +63,8 @@ sources! {
     WIDE "linear" [ROWS, LINEAR_HEAD, LINEAR_PREPARED, LINEAR_PACKED, include_str!("../shaders/linear_wide.wgsl")]
         Read Read Read Read Read Write;
     DENSE "linear" [ROWS, LINEAR_HEAD, include_str!("../shaders/linear_dense.wgsl")] Read Read Read Read Read Write;
-    ONE "linear_one" [ROUNDING, LINEAR_PACKED, include_str!("../shaders/linear_one.wgsl")] Read Read Read Write;
+    ONE "linear_one" [ROUNDING, LINEAR_PACKED, JOIN, include_str!("../shaders/linear_one.wgsl")]
+        Read Read Read Read Write;
     EMBED "embed" [include_str!("../shaders/embed.wgsl")] Read Read Read Read Write;
     POINTWISE "pointwise" [ROWS, include_str!("../shaders/pointwise.wgsl")] Read Write;
     OUTPUT "output" [ROWS, include_str!("../shaders/output.wgsl")] Read Read Write;
@@ -252,8 +253,8 @@ pub(crate) fn one_row_bytes(padded: usize, input: u32, slices: u32) -> u32 {
 }
 
 impl Packed {
-    /// The kernel for one row that prepares it itself.
-    pub(crate) fn one_row(&self, input: u32, padded: usize) -> Kernel {
+    /// The kernel for one row that prepares it itself, maybe of splits of heads of a dimension.
+    pub(crate) fn one_row(&self, input: u32, joined: Option<u32>, padded: usize) -> Kernel {
         ONE.with(&[
             ("BITS", Value::Number(self.bits)),
             ("GROUP", Value::Number(self.group)),
@@ -264,6 +265,8 @@ impl Packed {
             ("SLICES", Value::Number(self.slices)),
             ("INPUT", Value::Number(input)),
             ("PADDED", Value::Number(padded as u32)),
+            ("JOINED", Value::Flag(joined.is_some())),
+            ("DIM", Value::Number(joined.unwrap_or(4))),
         ])
     }
 }
@@ -379,8 +382,9 @@ pub fn every() -> Vec<(String, String)> {
                         let packed = Packed { bits, group, scale, bias, residuals, integers, adds, rows, slices };
                         if rows == 1 && integers {
                             let input = bits % 5;
-                            all.push(packed.one_row(input, 128));
-                            all.push(packed.one_row(inputs::NORM, 4096));
+                            all.push(packed.one_row(input, None, 128));
+                            all.push(packed.one_row(inputs::NORM, None, 4096));
+                            all.push(packed.one_row(inputs::SIGMOID, Some(128), 4096));
                         }
                         all.push(packed.kernel());
                     }

@@ -3,10 +3,11 @@
 //! are left out. The results have the same bits as those of the ops one by one.
 
 use super::attention::{self, Heads};
-use super::linear::{self, Input};
+use super::linear::{self, Input, Joined};
 use super::recurrent::{self, Delta, Gates};
 use super::{Call, Frame, calls};
 use crate::layout::GROUP;
+use crate::weight::resident;
 use onebit_ops::{Op, OpError, Program, Tensor, View};
 
 /// The calls of every op, in order; none for an op that a later one does with its own.
@@ -19,10 +20,23 @@ pub(crate) fn all_calls(program: &Program, frame: &Frame<'_>) -> Result<Vec<Vec<
     for (at, op) in program.ops.iter().enumerate() {
         let before = &program.ops[..at];
         let (left_out, calls) = match op {
-            Op::Linear { weight, activations, epilogue, out, .. } => match input(frame, &readers, before, op) {
-                Some(input) => (1, linear::calls(frame, &input, weight, *activations, *epilogue, *out)?),
-                None => (0, calls(op, frame)?),
-            },
+            Op::Linear { weight, activations, epilogue, out, .. } => {
+                let (left_out, input) = match input(frame, &readers, before, op) {
+                    Some(input) => (1, Some(input)),
+                    None => (0, plain(op)),
+                };
+                match input {
+                    Some(input) => {
+                        let joined = joined(frame, &readers, before, op, &input)?;
+                        if let Some((attention, _)) = joined {
+                            attention::leave_joining(&mut all[attention], frame.rows(*out));
+                        }
+                        let joined = joined.map(|(_, joined)| joined);
+                        (left_out, linear::calls(frame, &input, weight, joined, *activations, *epilogue, *out)?)
+                    }
+                    None => (0, calls(op, frame)?),
+                }
+            }
             Op::Attention { layer, scale, out, .. } => match heads(frame, &readers, before, op) {
                 Some(heads) => (4, attention::with_heads(frame, &heads, *layer, *scale, *out)?),
                 None => (0, calls(op, frame)?),
@@ -90,6 +104,36 @@ fn heads<'a>(frame: &Frame<'_>, readers: &[usize], before: &'a [Op], op: &Op) ->
         && table == k_table
         && [*q_raw, *k_raw, *v].into_iter().all(|read| are_apart(frame, read, *q_out));
     right.then_some(Heads { raw: [*q_raw, *k_raw, *v], norms: [q_norm, k_norm], table, q: *q })
+}
+
+/// The input of a product as it is.
+fn plain<'a>(op: &Op) -> Option<Input<'a>> {
+    if let Op::Linear { x, norm: None, .. } = op { Some(Input::Plain(*x)) } else { None }
+}
+
+/// Attention right before a product or its gate, whose splits the product joins where it has one row; and which op it is.
+fn joined(
+    frame: &Frame<'_>,
+    readers: &[usize],
+    before: &[Op],
+    op: &Op,
+    input: &Input<'_>,
+) -> Result<Option<(usize, Joined)>, OpError> {
+    let Op::Linear { weight, activations, out, .. } = op else { return Ok(None) };
+    let (x, skipped) = match input {
+        Input::Plain(x) => (*x, 1),
+        Input::Sigmoid { x, .. } => (*x, 2),
+        _ => return Ok(None),
+    };
+    let Some(at) = before.len().checked_sub(skipped) else { return Ok(None) };
+    let Op::Attention { q, out: attended, .. } = &before[at] else { return Ok(None) };
+    let right = attention::is_split(frame.bucket)
+        && is_all_of(frame, readers, x, *attended)
+        && linear::prepares_itself(frame, input, weight.cols(), *activations, *out)
+        // A dense part would prepare its own input where the splits lie.
+        && !resident(weight, frame.device)?.has_dense();
+    let splits = frame.bucket.context.div_ceil(attention::SPLIT_TOKENS);
+    Ok(right.then_some((at, Joined { dim: q.dim, splits })))
 }
 
 /// How many ops read each temporary.

@@ -10,6 +10,10 @@ use onebit_ops::{Activations, Epilogue, Norm, OpError, Tensor, View, Weight};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
+/// Longest context whose splits each workgroup of a product joins: beyond it all of them would read more than the kernel
+/// that joins them once.
+pub(super) const MOST_JOINED: usize = 1024;
+
 /// Most workgroups that prepare the same row: some for each core of a large GPU.
 const MOST_PREPARING: usize = 264;
 
@@ -114,6 +118,7 @@ pub(super) fn calls(
     frame: &Frame<'_>,
     input: &Input<'_>,
     weight: &Weight,
+    joined: Option<Joined>,
     activations: Activations,
     epilogue: Epilogue,
     out: Tensor,
@@ -133,7 +138,16 @@ pub(super) fn calls(
     for chunk in &resident.chunks {
         let is_packed = matches!(chunk.shape.codes, Codes::Packed { .. });
         if one_row && is_packed {
-            calls.push(product_of_one(frame, input, chunk, weight.cols(), activations, residual, out)?);
+            let product = |joined| {
+                let op = One { input, joined, cols: weight.cols(), activations, residual, out };
+                product_of_one(frame, &op, chunk)
+            };
+            let mut call = product(None)?;
+            if joined.is_some() {
+                call.launches[0].context = MOST_JOINED + 1..=usize::MAX;
+                calls.push(product(joined)?);
+            }
+            calls.push(call);
             if most == 1 {
                 continue;
             }
@@ -161,7 +175,7 @@ fn parts<'a>(input: &Input<'a>) -> (u32, View, View, Option<&'a Norm>) {
 
 /// Whether a step of one row runs without a preparation in front of its products. Other workgroups then still read what one
 /// of them reads while it writes.
-fn prepares_itself(frame: &Frame<'_>, input: &Input<'_>, cols: usize, activations: Activations, out: Tensor) -> bool {
+pub(super) fn prepares_itself(frame: &Frame<'_>, input: &Input<'_>, cols: usize, activations: Activations, out: Tensor) -> bool {
     let device = &frame.device.abilities;
     let (kind, x, gate, _) = parts(input);
     device.many_cores
@@ -170,15 +184,26 @@ fn prepares_itself(frame: &Frame<'_>, input: &Input<'_>, cols: usize, activation
         && [x, gate].into_iter().all(|read| are_apart(frame, read, out))
 }
 
-fn product_of_one(
-    frame: &Frame<'_>,
-    input: &Input<'_>,
-    chunk: &Chunk,
+/// The splits of attention over short contexts, which a product of one row joins itself.
+#[derive(Clone, Copy)]
+pub(super) struct Joined {
+    pub dim: usize,
+    /// That there is room for.
+    pub splits: usize,
+}
+
+/// What a product of one row that prepares it itself is made of.
+struct One<'a> {
+    input: &'a Input<'a>,
+    joined: Option<Joined>,
     cols: usize,
     activations: Activations,
     residual: Option<View>,
     out: Tensor,
-) -> Result<Call, OpError> {
+}
+
+fn product_of_one(frame: &Frame<'_>, op: &One<'_>, chunk: &Chunk) -> Result<Call, OpError> {
+    let One { input, joined, cols, activations, residual, out } = *op;
     let (kind, x, gate, norm) = parts(input);
     let shape = chunk.shape;
     let Codes::Packed { bits, group } = shape.codes else { return Err(OpError::ForeignHandle("a weight")) };
@@ -189,7 +214,8 @@ fn product_of_one(
     params.extend([cols as u32, norm.map_or(0.0, |n| n.eps).to_bits(), limit.to_bits(), chunk.blocks() as u32]);
     params.extend([cols.div_ceil(GROUP), shape.units(cols), shape.groups(cols), chunk.rows].map(|n| n as u32));
     params.extend([frame.place(out) + chunk.first_row as u32, chunk.first_row as u32]);
-    params.extend([chunk.biases, chunk.residual_first, chunk.residuals, shape.factor().to_bits(), 0, 0]);
+    params.extend([chunk.biases, chunk.residual_first, chunk.residuals, shape.factor().to_bits(), 0]);
+    params.push(joined.map_or(0, |j| j.splits as u32));
     let packed = Packed {
         bits,
         group,
@@ -202,17 +228,21 @@ fn product_of_one(
         slices: frame.device.abilities.slices,
     };
     let one = Extent::Fixed(1);
-    let launch = Launch {
-        kernel: packed.one_row(kind, cols.next_multiple_of(GROUP)),
-        rows: (frame.rows(out), 1..=1),
-        grid: [Extent::Fixed(chunk.blocks().min(MOST_PREPARING)), one, one],
-    };
+    let kernel = packed.one_row(kind, joined.map(|j| j.dim as u32), cols.next_multiple_of(GROUP));
+    let grid = [Extent::Fixed(chunk.blocks().min(MOST_PREPARING)), one, one];
+    let mut launch = Launch::for_rows(kernel, (frame.rows(out), 1..=1), grid);
+    // Without a norm the gain is not looked at; the step's arrays are always there.
+    let mut gain = norm.map_or(Ok(frame.bound_step()), |n| frame.vector(&n.gain))?;
+    if joined.is_some() {
+        launch.context = 0..=MOST_JOINED;
+        gain = frame.bound_scratch();
+    }
     let size = chunk.buffer.size();
     let bound = vec![
         Bound { buffer: chunk.buffer.clone(), offset: 0, size: chunk.code_bytes },
         Bound { buffer: chunk.buffer.clone(), offset: chunk.side_at, size: size - chunk.side_at },
-        // Without a norm the gain is not looked at; the step's arrays are always there.
-        norm.map_or(Ok(frame.bound_step()), |n| frame.vector(&n.gain))?,
+        gain,
+        frame.bound_step(),
         frame.bound_arena(),
     ];
     Ok(Call { params, bound, launches: vec![launch] })
@@ -238,7 +268,7 @@ fn prepare(
     let groups = padded / GROUP;
     let grid = [Extent::Rows(frame.rows(out), 1), Extent::Fixed(groups.div_ceil(8)), Extent::Fixed(1)];
     let kernel = shaders::prepare(place.kind, kind);
-    let launch = Launch { kernel, rows: (frame.rows(out), first..=usize::MAX), grid };
+    let launch = Launch::for_rows(kernel, (frame.rows(out), first..=usize::MAX), grid);
     Ok(Call::new(launch, params, vec![frame.bound_arena(), gain, frame.bound_scratch()]))
 }
 
@@ -282,7 +312,7 @@ fn product(
         };
         let blocks = if pass == WIDE_ROWS { chunk.blocks().div_ceil(2) } else { chunk.blocks() };
         let grid = [Extent::Fixed(blocks), Extent::Rows(rows, pass as usize), Extent::Fixed(1)];
-        Launch { kernel, rows: (rows, range), grid }
+        Launch::for_rows(kernel, (rows, range), grid)
     });
     let size = chunk.buffer.size();
     let bound = vec![

@@ -79,21 +79,28 @@ impl Bound {
 }
 
 /// One way to run a call: a kernel for some numbers of rows.
+#[derive(Clone)]
 pub(crate) struct Launch {
     pub kernel: Kernel,
     /// Rows of this kind for which it is the one.
     pub rows: (Rows, RangeInclusive<usize>),
+    /// Tokens of the longest sequence for which it is.
+    pub context: RangeInclusive<usize>,
     pub grid: [Extent; 3],
 }
 
 impl Launch {
     fn always(kernel: Kernel, grid: [Extent; 3]) -> Launch {
-        Launch { kernel, rows: (Rows::Fixed(0), 0..=usize::MAX), grid }
+        Launch::for_rows(kernel, (Rows::Fixed(0), 0..=usize::MAX), grid)
+    }
+
+    fn for_rows(kernel: Kernel, rows: (Rows, RangeInclusive<usize>), grid: [Extent; 3]) -> Launch {
+        Launch { kernel, rows, context: 0..=usize::MAX, grid }
     }
 
     /// Whether the step is for it.
     pub(crate) fn fits(&self, counts: &Counts) -> bool {
-        self.rows.1.contains(&row_count(self.rows.0, counts))
+        self.rows.1.contains(&row_count(self.rows.0, counts)) && self.context.contains(&counts.context)
     }
 }
 
@@ -237,7 +244,7 @@ fn calls(op: &Op, frame: &Frame<'_>) -> Result<Vec<Call>, OpError> {
                 Some(norm) => linear::Input::Norm { x: *x, norm },
                 None => linear::Input::Plain(*x),
             };
-            linear::calls(frame, &input, weight, *activations, *epilogue, *out)
+            linear::calls(frame, &input, weight, None, *activations, *epilogue, *out)
         }
         Op::Add { a, b, out } => Ok(simple::zip(frame, crate::shaders::pointwise::ADD, *a, *b, *out)),
         Op::SwiGlu { gate, up, out } => Ok(simple::zip(frame, crate::shaders::pointwise::SWIGLU, *gate, *up, *out)),

@@ -1,8 +1,10 @@
 //! Finding a GPU, opening it, and the sentences for what goes wrong.
 
 use crate::shaders::SLICES;
+use crate::tuning::Tuning;
 use onebit_ops::OpError;
 use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 use wgpu::{Backends, DeviceType, ErrorFilter, Features, Limits};
@@ -76,6 +78,18 @@ impl Found {
     #[must_use]
     pub fn describe(&self) -> String {
         format!("{}, {}, {}", self.name, self.api, self.kind.name())
+    }
+
+    /// What results and measurements hold for: device, driver and version of this program.
+    #[must_use]
+    pub fn key(&self) -> String {
+        format!("{} {} {}", env!("CARGO_PKG_VERSION"), self.describe(), self.driver)
+    }
+
+    /// A file's name for something that holds for this adapter.
+    pub(crate) fn file_name(&self, what: &str) -> String {
+        let words = format!("{} {what}", self.key());
+        words.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect()
     }
 }
 
@@ -166,6 +180,7 @@ pub(crate) struct Device {
     pub found: Found,
     pub abilities: Abilities,
     fault: Arc<Mutex<Option<String>>>,
+    lost: Arc<AtomicBool>,
 }
 
 impl Device {
@@ -173,7 +188,11 @@ impl Device {
     ///
     /// # Errors
     /// [`OpError::Device`] with one sentence.
-    pub(crate) fn open(wanted: Option<&str>, chunk_bytes: Option<u64>) -> Result<Device, OpError> {
+    pub(crate) fn open(
+        wanted: Option<&str>,
+        chunk_bytes: Option<u64>,
+        tuning: impl FnOnce(&Found) -> Tuning,
+    ) -> Result<Device, OpError> {
         let adapters = all();
         let names: Vec<String> = adapters.iter().map(|a| a.get_info().name).collect();
         let fits = |name: &str| wanted.is_none_or(|w| name.to_lowercase().contains(&w.to_lowercase()));
@@ -211,28 +230,31 @@ impl Device {
             ready(adapter.request_device(&request)).map_err(|error| fault(format!("{}: {error}", found.name)))?;
         let kept = Arc::new(Mutex::new(None));
         let first = kept.clone();
+        let lost = Arc::new(AtomicBool::new(false));
+        let gone = lost.clone();
         device.set_device_lost_callback(move |_, message| {
+            gone.store(true, Ordering::Relaxed);
             keep_first(&first, format!("the device was lost: {}", one_line(&message)));
         });
         let first = kept.clone();
         device
             .on_uncaptured_error(Arc::new(move |error: wgpu::Error| keep_first(&first, one_line(&error.to_string()))));
-        let most = has.max_storage_buffer_binding_size.min(has.max_buffer_size);
-        // Kernels count words in 32 bits, and wgpu bytes.
-        let binding = most.min(u64::from(u32::MAX)) / 256 * 256;
+        let tuning = tuning(&found);
+        let binding = largest_binding(has.max_storage_buffer_binding_size, has.max_buffer_size);
         let abilities = Abilities {
             binding,
             chunk: chunk_bytes.unwrap_or(binding).min(binding),
             align: u64::from(has.min_storage_buffer_offset_alignment.max(has.min_uniform_buffer_offset_alignment))
                 .max(256),
             threads,
-            slices: SLICES[usize::from(threads >= 512 && found.api != "Metal")],
+            // Never more than there are threads for.
+            slices: tuning.slices.unwrap_or(SLICES[usize::from(found.api != "Metal")]).min(threads / 32),
             shared,
-            many_cores: found.kind != AdapterKind::Integrated && found.api != "Metal",
+            many_cores: tuning.prepares.unwrap_or(found.kind != AdapterKind::Integrated && found.api != "Metal"),
             dot_products: found.api != "Metal",
             timestamps: device.features().contains(Features::TIMESTAMP_QUERY),
         };
-        Ok(Device { device, queue, found, abilities, fault: kept })
+        Ok(Device { device, queue, found, abilities, fault: kept, lost })
     }
 
     /// Device and API in words.
@@ -275,6 +297,11 @@ impl Device {
         }
     }
 
+    /// Whether it is gone for good.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.lost.load(Ordering::Relaxed)
+    }
+
     /// Looks once for work that has ended.
     ///
     /// # Errors
@@ -296,6 +323,12 @@ impl Device {
     }
 }
 
+/// Most bytes of a binding, of what an adapter says of bindings and of buffers: not all of them say that the one fits the other.
+/// Kernels count words in 32 bits, and wgpu bytes.
+fn largest_binding(storage: u64, buffer: u64) -> u64 {
+    storage.min(buffer).min(u64::from(u32::MAX)) / 256 * 256
+}
+
 /// The first fault explains those that follow.
 fn keep_first(place: &Mutex<Option<String>>, message: String) {
     place.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(message);
@@ -314,6 +347,22 @@ mod tests {
     fn a_gpu_comes_before_the_processor() {
         let order = [AdapterKind::Discrete, AdapterKind::Integrated, AdapterKind::Other, AdapterKind::Software];
         assert!(order.windows(2).all(|pair| pair[0].rank() < pair[1].rank()));
+    }
+
+    #[test]
+    fn a_binding_fits_buffers_words_and_alignments() {
+        const MIB: u64 = 1 << 20;
+        let gib = 1024 * MIB;
+        for (storage, buffer, wanted) in [
+            (128 * MIB, 256 * MIB, 128 * MIB),
+            (256 * MIB, 256 * MIB, 256 * MIB),
+            // A driver that lets more be bound than a buffer has, by a byte.
+            (gib + 1, gib, gib),
+            (2 * gib - 1, 2 * gib - 1, 2 * gib - 256),
+            (64 * gib, 64 * gib, 4 * gib - 256),
+        ] {
+            assert_eq!(largest_binding(storage, buffer), wanted);
+        }
     }
 
     #[test]

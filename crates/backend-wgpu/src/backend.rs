@@ -7,6 +7,7 @@ use crate::memory::Buffer;
 use crate::pipelines::Pipelines;
 use crate::plan::{UnderWay, WgpuPlan, memory};
 use crate::translated::Translated;
+use crate::tuning::Tuning;
 use crate::weight;
 use onebit_ops::{
     Activations, Backend, Cache, CacheSpec, Caps, FormatSupport, Fusions, KvFormat, OpError, Plan, PlanOptions,
@@ -28,6 +29,8 @@ pub struct WgpuOptions {
     pub chunk_bytes: Option<u64>,
     /// Folder for what the driver makes of the kernels; without one every start waits for its compiler.
     pub kernel_cache: Option<PathBuf>,
+    /// How products are cut; without a wish as it was measured and kept in the same folder.
+    pub tuning: Option<Tuning>,
 }
 
 /// Runs programs on a GPU through Vulkan, Metal or DX12.
@@ -52,7 +55,11 @@ impl WgpuBackend {
     pub fn new(options: WgpuOptions) -> Result<Self, OpError> {
         let wanted =
             options.adapter.or_else(|| std::env::var("ONEBIT_WGPU_ADAPTER").ok().filter(|name| !name.is_empty()));
-        let device = Arc::new(Device::open(wanted.as_deref(), options.chunk_bytes)?);
+        let tuning = |found: &Found| {
+            let kept = || Tuning::read(options.kernel_cache.as_deref()?, found);
+            options.tuning.or_else(kept).unwrap_or_default()
+        };
+        let device = Arc::new(Device::open(wanted.as_deref(), options.chunk_bytes, tuning)?);
         let pipelines = Pipelines::new(options.kernel_cache.and_then(|folder| Translated::open(&device, &folder)));
         let software = device.found.kind == AdapterKind::Software;
         let caps = Caps {
@@ -90,6 +97,14 @@ impl Backend for WgpuBackend {
             (None, bits) => format!("bits{bits}"),
         };
         FormatSupport::Kernel(format!("{layout}/{}", self.device.found.api.to_lowercase()))
+    }
+
+    fn trial_key(&self) -> Option<String> {
+        Some(self.device.found.key())
+    }
+
+    fn is_lost(&self) -> bool {
+        self.device.is_lost()
     }
 
     fn read_bandwidth(&self) -> Result<Option<f64>, OpError> {
@@ -166,8 +181,10 @@ mod tests {
         let backend = WgpuBackend::new(WgpuOptions::default()).unwrap();
         backend.upload_vector(&[1.0]).unwrap();
         backend.device.device.destroy();
+        assert!(!backend.is_lost());
         // The device says so when it is looked at.
         assert!(matches!(backend.device.look(), Err(OpError::Device { .. })));
+        assert!(backend.is_lost());
         let spec = CacheSpec {
             kv: onebit_ops::KvSpec { layers: 1, heads: 1, dim: 64, pages: 1, format: KvFormat::F16 },
             state: None,
@@ -175,6 +192,24 @@ mod tests {
         let gone = [backend.upload_vector(&[1.0]).map(drop), backend.cache(spec).map(drop)];
         for result in gone {
             assert!(matches!(result, Err(OpError::Device { .. })), "{result:?}");
+        }
+        // Another one opens beside what is left of it.
+        let anew = WgpuBackend::new(WgpuOptions::default()).unwrap();
+        anew.upload_vector(&[1.0]).unwrap();
+        assert!(!anew.is_lost());
+    }
+
+    #[test]
+    fn every_format_has_a_kernel_whose_name_says_what_runs() {
+        if crate::adapters().is_empty() {
+            return eprintln!("not run: no adapter");
+        }
+        let backend = WgpuBackend::new(WgpuOptions::default()).unwrap();
+        for format in [Format::Q1_0, Format::Q2_0G128, Format::Pq2_0, Format::Ptq1_0, Format::Q4_1, Format::BF16] {
+            let FormatSupport::Kernel(name) = backend.format_support(format) else {
+                panic!("{format} is left to somebody else");
+            };
+            assert!(name.contains('/') && (name.starts_with("bits") || name.starts_with("dense-")), "{name}");
         }
     }
 

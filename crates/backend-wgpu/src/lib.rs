@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `adapter` | finding a GPU, opening it, and what is said when it fails |
 //! | `shaders`, `pipelines` | from `shaders/` to pipelines: constants in front of plain inclusions |
-//! | `translated` | what the driver has made of the kernels, kept between runs |
+//! | `translated`, `tuning` | what the driver has made of the kernels, and what was measured, kept between runs |
 //! | `memory` | buffers, and sums of their bytes |
 //! | `layout`, `repack`, `weight` | how a weight lies on the device, and how it gets there from a file's format |
 //! | `cache` | pages, state slots and guesses |
@@ -29,7 +29,9 @@ mod plan;
 mod repack;
 pub mod shaders;
 mod translated;
+mod tuning;
 mod weight;
 
 pub use adapter::{AdapterKind, Found, adapters, gpu_is_possible};
 pub use backend::{WgpuBackend, WgpuOptions};
+pub use tuning::Tuning;

@@ -12,6 +12,7 @@ use crate::ops::{self, Call, Extent, Frame, Launch};
 use crate::outputs::{Outputs, Results};
 use crate::pipelines::{Pipeline, Pipelines};
 use onebit_ops::{Cache, Op, OpError, Placement, Program, RopeTable, StepInputs, StepOutput};
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -299,18 +300,12 @@ impl WgpuPlan {
     /// Encodes and submits all dispatches, in several submissions where one would take long.
     fn run(&self, dispatches: &[Vec<Dispatch>], counts: &Counts, inputs: &StepInputs) {
         let kv = self.cache.spec().kv.format;
-        let mut next = 0;
-        while next < dispatches.len() {
+        let macs = |op: &Op| op.cost(self.rows_of(op, counts), &inputs.segments, kv).macs;
+        for some in submissions(self.program.ops.iter().map(macs)) {
             let mut encoder = self.encoder();
-            let mut macs = 0;
             {
                 let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
-                while next < dispatches.len() && macs < MACS_A_SUBMISSION {
-                    encode(&mut pass, &dispatches[next], counts);
-                    let op = &self.program.ops[next];
-                    macs += op.cost(self.rows_of(op, counts), &inputs.segments, kv).macs;
-                    next += 1;
-                }
+                dispatches[some].iter().for_each(|of_op| encode(&mut pass, of_op, counts));
             }
             self.device.queue.submit([encoder.finish()]);
         }
@@ -361,6 +356,25 @@ impl WgpuPlan {
             None => Buffer::for_reading(&self.device, bytes.next_power_of_two()),
         }
     }
+}
+
+/// Neighbouring ops that are submitted together, by their multiply-adds: the last one of each goes over the bound, if any does.
+fn submissions(macs: impl Iterator<Item = u64>) -> Vec<Range<usize>> {
+    let mut all: Vec<Range<usize>> = Vec::new();
+    let mut sum = MACS_A_SUBMISSION;
+    for (at, macs) in macs.enumerate() {
+        match all.last_mut() {
+            Some(last) if sum < MACS_A_SUBMISSION => {
+                last.end = at + 1;
+                sum += macs;
+            }
+            _ => {
+                all.push(at..at + 1);
+                sum = macs;
+            }
+        }
+    }
+    all
 }
 
 fn encode(pass: &mut wgpu::ComputePass<'_>, dispatches: &[Dispatch], counts: &Counts) {
@@ -416,4 +430,29 @@ impl UnderWay {
 pub(crate) fn memory<'a>(cache: &'a Cache, device: &Arc<Device>) -> Result<&'a Memory, OpError> {
     let memory: Option<&Memory> = cache.payload();
     memory.filter(|m| m.is_on(device)).ok_or(OpError::ForeignHandle("a cache"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A long prompt is read in submissions that no system takes the device away for: a layer of the 27B for 512 rows, and what
+    /// attention over 8,192 tokens adds.
+    #[test]
+    fn no_submission_is_much_longer_than_its_bound() {
+        let products = [5120 * 34_816, 17_408 * 5120, 5120 * 14_336, 6144 * 5120].map(|weight: u64| weight * 512);
+        let attention = 512 * 8192 * 2 * 24 * 256;
+        let step: Vec<u64> = (0..64).flat_map(|_| products.into_iter().chain([attention])).collect();
+        let all = submissions(step.iter().copied());
+        assert_eq!(all.first().map(|s| s.start), Some(0));
+        assert_eq!(all.last().map(|s| s.end), Some(step.len()));
+        assert!(all.windows(2).all(|pair| pair[0].end == pair[1].start));
+        let largest = step.iter().max().copied().unwrap_or(0);
+        for some in &all {
+            let macs: u64 = step[some.clone()].iter().sum();
+            assert!(macs < MACS_A_SUBMISSION + largest, "{macs} in {some:?}");
+        }
+        // Decoding is one submission.
+        assert_eq!(submissions([5120 * 34_816; 320].into_iter().map(|w: u64| w / 512)).len(), 1);
+    }
 }

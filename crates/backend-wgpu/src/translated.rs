@@ -3,7 +3,7 @@
 //! The file is eight bytes of a checksum, then the driver's bytes. It belongs to one adapter, driver and version of this program; a
 //! driver refuses what another version of it has made.
 
-use crate::adapter::{Device, Found};
+use crate::adapter::Device;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -46,7 +46,7 @@ impl Translated {
         if !device.device.features().contains(wgpu::Features::PIPELINE_CACHE) {
             return None;
         }
-        let path = folder.join(name(&device.found));
+        let path = folder.join(device.found.file_name("kernels"));
         let data = read(&path);
         let descriptor = wgpu::PipelineCacheDescriptor { label: None, data: data.as_deref(), fallback: true };
         // SAFETY: the bytes are what `get_data` gave for this adapter and driver, as their checksum and the file's name say;
@@ -67,12 +67,6 @@ impl Translated {
             let _ = write(&self.path, &bytes);
         }
     }
-}
-
-/// The name of an adapter's file.
-fn name(found: &Found) -> String {
-    let words = format!("{} {} {} kernels", env!("CARGO_PKG_VERSION"), found.describe(), found.driver);
-    words.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect()
 }
 
 #[cfg(test)]

@@ -2,10 +2,10 @@
 
 use crate::args::{BackendName, RunOptions};
 use crate::{kept, memory, terminal, trial};
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use onebit_backend_cpu::{CpuBackend, CpuOptions, Tier};
 use onebit_backend_cuda::{CudaBackend, CudaOptions};
-use onebit_backend_wgpu::{AdapterKind, WgpuBackend, WgpuOptions};
+use onebit_backend_wgpu::{AdapterKind, Tuning, WgpuBackend, WgpuOptions};
 use onebit_ops::reference::Reference;
 use onebit_ops::{Backend, FormatSupport, OpError};
 use onebit_quant::{Format, ParamType};
@@ -134,6 +134,33 @@ fn cuda() -> Result<CudaBackend, OpError> {
 fn wgpu() -> WgpuOptions {
     let kernel_cache = kept::caches().ok().map(|caches| caches.join("wgpu"));
     WgpuOptions { kernel_cache, ..WgpuOptions::default() }
+}
+
+/// One way to cut products, and how long one then takes.
+pub struct Tried {
+    /// In words.
+    pub choice: String,
+    /// Of a product of one row.
+    pub seconds: f64,
+}
+
+/// Measures every way to cut products on the GPU that wgpu takes, and keeps the fastest for later runs. Returns the device and all of
+/// them, the fastest first.
+///
+/// # Errors
+/// No such GPU, and no place to keep the choice.
+pub fn tune() -> Result<(String, Vec<Tried>)> {
+    let folder = kept::caches()?.join("wgpu");
+    let mut tried = Vec::new();
+    for choice in Tuning::choices() {
+        let backend = WgpuBackend::new(WgpuOptions { tuning: Some(choice), ..wgpu() })?;
+        tried.push((choice, trial::seconds(&backend)?, backend.adapter().clone()));
+    }
+    tried.sort_by(|a, b| a.1.total_cmp(&b.1));
+    let Some((best, _, adapter)) = tried.first() else { bail!("there is nothing to choose from") };
+    best.keep(&folder, adapter).with_context(|| folder.display().to_string())?;
+    let device = adapter.describe();
+    Ok((device, tried.iter().map(|(c, seconds, _)| Tried { choice: c.describe(), seconds: *seconds }).collect()))
 }
 
 /// One way to run on this machine, for reports and checks.

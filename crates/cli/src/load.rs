@@ -4,7 +4,7 @@ use crate::args::{KeepIn, RunOptions};
 use crate::builtin::{self, BuiltIn, Embedded};
 use crate::kept::{Kept, Place};
 use crate::source::Source;
-use crate::{Usage, terminal};
+use crate::{Usage, terminal, trial};
 use anyhow::{Context, Result, bail};
 use indicatif::ProgressBar;
 use onebit_checkpoint::{Kind, OpenOptions};
@@ -97,7 +97,9 @@ pub fn weights(
     quiet: bool,
 ) -> Result<Arc<Model>> {
     let context = || name.to_owned();
-    let total = outline(source).with_context(context)?.1.bytes();
+    let parts = outline(source).with_context(context)?.1;
+    trial::require(backend, &parts.parts)?;
+    let total = parts.bytes();
     let bar = if quiet { ProgressBar::hidden() } else { terminal::bytes_bar("loading", total) };
     let kept = place.and_then(|place| Kept::open(&place, total, quiet));
     let store = kept.as_ref().map(|kept| kept as &dyn WeightStore);

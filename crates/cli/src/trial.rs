@@ -1,17 +1,22 @@
 //! A GPU is tried before `auto` takes it: products of packed weights must equal the processor's, and a GPU that shares the
 //! processor's memory must be faster at them.
 //!
-//! The verdict is kept for each adapter, driver and version of this program.
+//! Whoever names a GPU gets no such choice, but a model's largest matrices are tried on it all the same before the model is
+//! loaded: compilers have gone wrong at the sizes of a model alone.
+//!
+//! Verdicts are kept for each adapter, driver and version of this program.
 
 use crate::kept;
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use onebit_backend_wgpu::{AdapterKind, Found};
+use onebit_models::Part;
+use onebit_ops::reference::Reference;
 use onebit_ops::{
-    Activations, Backend, Bucket, CacheSpec, KvFormat, KvSpec, PlanOptions, Recorder, Segment, StepInputs, wait,
+    Activations, Backend, Bucket, CacheSpec, KvFormat, KvSpec, PlanOptions, Recorder, Segment, StepInputs,
+    UploadOptions, wait,
 };
-use onebit_quant::{Format, Matrix};
+use onebit_quant::{Format, Matrix, quantize};
 use std::fs;
-use std::path::PathBuf;
 use std::time::Instant;
 
 /// Columns and rows of the weight: those of a common layer.
@@ -31,11 +36,25 @@ const STEPS: usize = 5;
 /// # Errors
 /// A trial that cannot be made.
 pub fn objection(gpu: &dyn Backend, adapter: &Found, cpu: &dyn Backend) -> Result<Option<String>> {
-    let place = place(adapter);
+    kept_or(&adapter.key(), || judge(gpu, adapter, cpu))
+}
+
+/// Seconds of a product of one row with a matrix of a common layer: what `doctor --tune` chooses by.
+///
+/// # Errors
+/// A device that does not run it.
+pub fn seconds(backend: &dyn Backend) -> Result<f64> {
+    Ok(products(backend)?.1 / PRODUCTS as f64)
+}
+
+/// A verdict of an earlier run, or the one that is made now.
+fn kept_or(words: &str, judge: impl FnOnce() -> Result<Option<String>>) -> Result<Option<String>> {
+    let name: String = words.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
+    let place = kept::caches().ok().map(|caches| caches.join("wgpu").join(name));
     if let Some(kept) = place.as_ref().and_then(|place| fs::read_to_string(place).ok()) {
         return Ok(Some(kept).filter(|verdict| !verdict.is_empty()));
     }
-    let verdict = judge(gpu, adapter, cpu)?;
+    let verdict = judge()?;
     // Without a place for it the trial is made again at the next start.
     if let Some(place) = place
         && place.parent().is_some_and(|folder| fs::create_dir_all(folder).is_ok())
@@ -45,11 +64,105 @@ pub fn objection(gpu: &dyn Backend, adapter: &Found, cpu: &dyn Backend) -> Resul
     Ok(verdict)
 }
 
-/// The file of an adapter's verdict.
-fn place(adapter: &Found) -> Option<PathBuf> {
-    let words = format!("{} {} {}", env!("CARGO_PKG_VERSION"), adapter.describe(), adapter.driver);
-    let name: String = words.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
-    kept::caches().ok().map(|caches| caches.join("wgpu").join(name))
+/// Fails where a device, whose results hang on somebody else's compiler, multiplies with the largest matrices of a model
+/// otherwise than the processor does.
+///
+/// # Errors
+/// Wrong products, and a trial that cannot be made.
+pub fn require(backend: &dyn Backend, parts: &[Part]) -> Result<()> {
+    let Some(key) = backend.trial_key() else { return Ok(()) };
+    for (format, rows, cols) in largest(parts) {
+        let wrong = kept_or(&format!("{key} {format} {rows} {cols}"), || try_shape(backend, format, rows, cols))?;
+        if let Some(wrong) = wrong {
+            bail!("{}: {wrong}; its driver is at fault, --backend cpu is not", backend.caps().device);
+        }
+    }
+    Ok(())
+}
+
+/// Of each packed format the matrix with most weights and the one with most columns.
+fn largest(parts: &[Part]) -> Vec<(Format, usize, usize)> {
+    let mut shapes = Vec::new();
+    for part in parts.iter().filter(|part| part.format.is_packed()) {
+        let same = || parts.iter().filter(|other| other.format == part.format);
+        let most = same().max_by_key(|p| p.rows * p.cols).into_iter().chain(same().max_by_key(|p| (p.cols, p.rows)));
+        for shape in most.map(|p| (p.format, p.rows, p.cols)) {
+            if !shapes.contains(&shape) {
+                shapes.push(shape);
+            }
+        }
+    }
+    shapes
+}
+
+/// Rows of a matrix that are different; they stand below each other as often as it takes.
+const DIFFERENT: usize = 32;
+
+/// What is wrong with the products of one, a few and many rows with a matrix of this shape.
+fn try_shape(backend: &dyn Backend, format: Format, rows: usize, cols: usize) -> Result<Option<String>> {
+    let mut random = random();
+    let mut numbers = |n: usize| -> Vec<f32> { (0..n).map(|_| random() as f32 / 2f32.powi(30) - 1.0).collect() };
+    let few = quantize(format, DIFFERENT, cols, &numbers(DIFFERENT * cols))?;
+    let times = rows.div_ceil(DIFFERENT);
+    let many = |bytes: &[u8]| bytes.repeat(times)[..bytes.len() / DIFFERENT * rows].to_vec();
+    let (codes, scales, biases) = (many(&few.codes), many(&few.scales), many(&few.biases));
+    let whole = Matrix::new(format, rows, cols, &codes, &scales, &biases)?;
+    let inputs = numbers(MANY * cols);
+    for count in [1, ROWS, MANY] {
+        let got = product(backend, &whole, &inputs[..count * cols])?;
+        let want = product(&Reference::new(), &few.as_matrix(), &inputs[..count * cols])?;
+        let most = want.iter().fold(0.0f32, |m, v| m.max(v.abs()));
+        // Integers inside groups are exact; what is left is the rounding of the groups' sums.
+        let bound = most * 2.0 * f32::EPSILON * (cols / 32).max(32) as f32;
+        let off = |at: usize| (got[at] - want[at / rows * DIFFERENT + at % rows % DIFFERENT]).abs();
+        // A number that is none is not within any bound.
+        if let Some(at) = (0..count * rows).find(|at| !(off(*at) <= bound)) {
+            return Ok(Some(format!(
+                "the product of {count} rows with {rows} x {cols} weights of {format} is off by {:e} of {most:e}",
+                off(at)
+            )));
+        }
+    }
+    Ok(None)
+}
+
+/// Rows of the trial that tiles of many rows take.
+const MANY: usize = 70;
+
+/// Rows of inputs times a matrix.
+fn product(backend: &dyn Backend, matrix: &Matrix<'_>, inputs: &[f32]) -> Result<Vec<f32>> {
+    let count = inputs.len() / matrix.cols;
+    let bytes: Vec<u8> = inputs.iter().flat_map(|v| v.to_le_bytes()).collect();
+    let table = Matrix::new(Format::F32, count, matrix.cols, &bytes, &[], &[])?;
+    let table = backend.upload("trial inputs", &[table], UploadOptions::default())?;
+    let weight = backend.upload("trial", std::slice::from_ref(matrix), UploadOptions::default())?;
+    let mut rec = Recorder::new(Bucket { rows: count, logits: 1, context: count });
+    let x = rec.embed(&table);
+    let y = rec.linear(x, &weight, Activations::I8G128);
+    rec.output(y, "y");
+    let kv = KvSpec { layers: 0, heads: 0, dim: 0, pages: 0, format: KvFormat::F32 };
+    let cache = backend.cache(CacheSpec { kv, state: None })?;
+    let plan = backend.compile(rec.finish(), &cache, PlanOptions::default())?;
+    Ok(wait(backend, backend.run(&plan, step(count))?)?.values.remove("y").unwrap_or_default())
+}
+
+/// The rows of a table, in order.
+fn step(rows: usize) -> StepInputs {
+    StepInputs {
+        tokens: (0..rows as u32).collect(),
+        positions: (0..rows as u32).map(|t| [t; 3]).collect(),
+        segments: vec![Segment { rows: 0..rows, slot: 0, pages: Vec::new(), past: 0, accepted: 0, speculative: false }],
+        ..StepInputs::default()
+    }
+}
+
+/// Numbers of 31 bits that look random.
+fn random() -> impl FnMut() -> u32 {
+    let mut state = 1u64;
+    move || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as u32
+    }
 }
 
 fn judge(gpu: &dyn Backend, adapter: &Found, cpu: &dyn Backend) -> Result<Option<String>> {
@@ -76,11 +189,7 @@ fn judge(gpu: &dyn Backend, adapter: &Found, cpu: &dyn Backend) -> Result<Option
 
 /// The results of several rows, and the seconds of a step of one row.
 fn products(backend: &dyn Backend) -> Result<(Vec<f32>, f64)> {
-    let mut state = 1u64;
-    let mut random = || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 33) as u32
-    };
+    let mut random = random();
     let block = Format::Q1_0.block().context("Q1_0 has blocks")?;
     let mut packed = Vec::with_capacity(SIDE * SIDE / block.elements * block.bytes);
     for _ in 0..SIDE * SIDE / block.elements {
@@ -89,11 +198,11 @@ fn products(backend: &dyn Backend) -> Result<(Vec<f32>, f64)> {
         packed.extend((0..block.elements / 32).flat_map(|_| random().to_le_bytes()));
     }
     let weight = Matrix::new(Format::Q1_0, SIDE, SIDE, &packed, &[], &[])?;
-    let weight = backend.upload("trial", &[weight], onebit_ops::UploadOptions::default())?;
+    let weight = backend.upload("trial", &[weight], UploadOptions::default())?;
     let inputs: Vec<u8> =
         (0..ROWS * SIDE).flat_map(|_| (random() as f32 / 2f32.powi(30) - 1.0).to_le_bytes()).collect();
     let table = Matrix::new(Format::F32, ROWS, SIDE, &inputs, &[], &[])?;
-    let table = backend.upload("trial inputs", &[table], onebit_ops::UploadOptions::default())?;
+    let table = backend.upload("trial inputs", &[table], UploadOptions::default())?;
     let mut rec = Recorder::new(Bucket { rows: ROWS, logits: 1, context: ROWS });
     let x = rec.embed(&table);
     let y = rec.linear(x, &weight, Activations::I8G128);
@@ -106,12 +215,6 @@ fn products(backend: &dyn Backend) -> Result<(Vec<f32>, f64)> {
     let kv = KvSpec { layers: 0, heads: 0, dim: 0, pages: 0, format: KvFormat::F32 };
     let cache = backend.cache(CacheSpec { kv, state: None })?;
     let plan = backend.compile(rec.finish(), &cache, PlanOptions::default())?;
-    let step = |rows: usize| StepInputs {
-        tokens: (0..rows as u32).collect(),
-        positions: (0..rows as u32).map(|t| [t; 3]).collect(),
-        segments: vec![Segment { rows: 0..rows, slot: 0, pages: Vec::new(), past: 0, accepted: 0, speculative: false }],
-        ..StepInputs::default()
-    };
     let run = |rows: usize| wait(backend, backend.run(&plan, step(rows))?);
     let mut all = run(ROWS)?.values.remove("y").unwrap_or_default();
     let mut best = f64::INFINITY;
@@ -128,6 +231,14 @@ fn products(backend: &dyn Backend) -> Result<(Vec<f32>, f64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_sound_device_multiplies_with_every_shape_as_the_reference_does() {
+        let cpu = onebit_backend_cpu::CpuBackend::new(onebit_backend_cpu::CpuOptions::default()).unwrap();
+        for format in [Format::Q1_0, Format::Q2_0G128] {
+            assert_eq!(try_shape(&cpu, format, 100, 512).unwrap(), None, "{format}");
+        }
+    }
     use onebit_backend_cpu::{CpuBackend, CpuOptions};
 
     #[test]

@@ -11,7 +11,7 @@ use crate::sequence::{Limits, Sequence};
 use crate::stats::{Counters, Stats};
 use crate::store::Store;
 use onebit_models::{Forward, Model};
-use onebit_ops::{Activations, Backend, Bucket, PAGE_ROWS};
+use onebit_ops::{Activations, Backend, Bucket, OpError, PAGE_ROWS};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -48,6 +48,8 @@ pub struct Engine {
     pub(crate) open: BTreeMap<RequestId, Open>,
     next_id: u64,
     pub(crate) counters: Counters,
+    /// What the device said when it went away.
+    pub(crate) lost: Option<OpError>,
 }
 
 /// What is left of a request.
@@ -118,6 +120,7 @@ impl Engine {
             open: BTreeMap::new(),
             next_id: 1,
             counters: Counters::default(),
+            lost: None,
         })
     }
 
@@ -213,7 +216,8 @@ impl Engine {
     /// A fault of one request, or of the device, ends the requests that it touches with [`Event::Failed`].
     ///
     /// # Errors
-    /// [`EngineError::Integrity`] when the engine itself has lost count; it should not be used further.
+    /// [`EngineError::Integrity`] when the engine itself has lost count, [`EngineError::Device`] when the device is gone with all that
+    /// it held. The engine should not be used further; whoever wants to go on opens the device and an engine anew.
     pub fn step(&mut self) -> Result<Vec<Event>, EngineError> {
         self.take_requests();
         if self.flight.is_none() {
@@ -229,6 +233,9 @@ impl Engine {
         };
         if let Some(flight) = std::mem::replace(&mut self.flight, next) {
             self.land(flight);
+        }
+        if let Some(lost) = &self.lost {
+            return Err(lost.clone().into());
         }
         Ok(std::mem::take(&mut self.events))
     }

@@ -173,5 +173,8 @@ impl Engine {
         }
         // What the device has written cannot be told.
         self.store.forget();
+        if self.backend.is_lost() {
+            self.lost.get_or_insert(error.clone());
+        }
     }
 }

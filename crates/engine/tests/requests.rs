@@ -8,6 +8,7 @@ use onebit_models::{LoadOptions, Model};
 use onebit_ops::{Activations, KvFormat, OpError};
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 fn greedy(prompt: Vec<u32>) -> Request {
     Request { sampling: SamplingParams::greedy(), eos: vec![END], ..Request::new(prompt) }
@@ -44,6 +45,18 @@ fn ends_at_max_tokens_and_at_the_window() {
     assert!(engine.submit(greedy(prompt(128, 1))).is_err(), "no room for an answer");
     let (answer, reason, _) = tokens(&mut engine, greedy(prompt(127, 1)));
     assert_eq!((answer.len(), reason), (1, FinishReason::ContextFull));
+}
+
+#[test]
+fn a_device_that_is_gone_ends_the_engine() {
+    let (mut engine, probe) = engine(&Source::dense(4096), Probe::says(3, &[10, 11, 12], END), EngineOptions::new(64));
+    tokens(&mut engine, greedy(prompt(3, 1)));
+    probe.lost.store(true, Ordering::Relaxed);
+    engine.submit(greedy(prompt(3, 1))).expect("a good request");
+    for _ in 0..2 {
+        let error = engine.step().expect_err("the device is gone");
+        assert_eq!(error.to_string(), "probe device: the device was lost");
+    }
 }
 
 #[test]

@@ -328,6 +328,18 @@ pub trait Backend: Send + Sync {
         Ok(None)
     }
 
+    /// Device, driver and build, where results depend on somebody else's compiler and a first use should be tried; `None` where they
+    /// do not.
+    fn trial_key(&self) -> Option<String> {
+        None
+    }
+
+    /// Whether the device has gone away with everything that it held. No handle of it is good any more, and only a backend that is
+    /// opened anew can be.
+    fn is_lost(&self) -> bool {
+        false
+    }
+
     /// GB/s (10^9 bytes) that the device reads from its memory, measured now: what decoding is compared with. `None`
     /// where that says nothing.
     ///

@@ -175,7 +175,13 @@ fn parts<'a>(input: &Input<'a>) -> (u32, View, View, Option<&'a Norm>) {
 
 /// Whether a step of one row runs without a preparation in front of its products. Other workgroups then still read what one
 /// of them reads while it writes.
-pub(super) fn prepares_itself(frame: &Frame<'_>, input: &Input<'_>, cols: usize, activations: Activations, out: Tensor) -> bool {
+pub(super) fn prepares_itself(
+    frame: &Frame<'_>,
+    input: &Input<'_>,
+    cols: usize,
+    activations: Activations,
+    out: Tensor,
+) -> bool {
     let device = &frame.device.abilities;
     let (kind, x, gate, _) = parts(input);
     device.many_cores

@@ -67,6 +67,7 @@ published pack is also held against known answers. Exit code 1 when anything fai
 Examples:
   onebit doctor
   onebit doctor --bits 2 --group 64
+  onebit doctor --tune
   onebit doctor ./Bonsai-1.7B-mlx-1bit")]
 pub struct DoctorArgs {
     /// The model
@@ -78,6 +79,9 @@ pub struct DoctorArgs {
     /// Group size of the random weights [default: 128]
     #[arg(long, value_name = "GROUP", value_parser = ["32", "64", "128"])]
     pub group: Option<String>,
+    /// Instead, measure how products are cut best on the GPU of the wgpu backend, and keep that for later runs
+    #[arg(long, conflicts_with_all = ["positional", "flag", "bits", "group"])]
+    pub tune: bool,
     /// How to run
     #[command(flatten)]
     pub run: RunOptions,

@@ -13,6 +13,7 @@ use onebit_quant::{Format, Matrix, Packed, quantize};
 use onebit_text::Tokenizer;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 pub(crate) const VOCAB: usize = 320;
@@ -148,6 +149,8 @@ pub(crate) struct Probe {
     done: Mutex<BTreeMap<u64, StepOutput>>,
     /// Tokens of the last step.
     sampled: Mutex<Vec<u32>>,
+    /// The device is gone.
+    pub(crate) lost: AtomicBool,
 }
 
 struct ProbePlan {
@@ -196,6 +199,9 @@ impl Backend for Probe {
     fn format_support(&self, format: Format) -> FormatSupport {
         self.inner.format_support(format)
     }
+    fn is_lost(&self) -> bool {
+        self.lost.load(Ordering::Relaxed)
+    }
     fn upload(&self, name: &str, parts: &[Matrix<'_>], options: UploadOptions) -> Result<Weight, OpError> {
         self.inner.upload(name, parts, options)
     }
@@ -222,6 +228,9 @@ impl Backend for Probe {
         Ok(Plan::new(Box::new(ProbePlan { inner: self.inner.compile(program, cache, options)?, logits })))
     }
     fn run(&self, plan: &Plan, inputs: StepInputs) -> Result<Ticket, OpError> {
+        if self.is_lost() {
+            return Err(OpError::Device { backend: "probe".to_owned(), message: "the device was lost".to_owned() });
+        }
         self.steps.lock().expect("one thread").push(inputs.clone());
         let plan: &ProbePlan = plan.payload().expect("a plan of this backend");
         let Some(script) = &self.script else {

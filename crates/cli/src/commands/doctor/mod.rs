@@ -19,7 +19,7 @@ mod random;
 mod vectors;
 
 use crate::args::{BackendName, DoctorArgs};
-use crate::backends::{self, Candidate, Machine};
+use crate::backends::{self, Candidate, Machine, Tried};
 use crate::terminal::{BOLD, stdout_colours, styled};
 use crate::{load, memory, resolve, terminal};
 use anyhow::{Result, bail};
@@ -81,6 +81,9 @@ impl Findings {
 /// # Errors
 /// The number of failed checks; files that cannot be opened.
 pub fn run(args: &DoctorArgs) -> Result<()> {
+    if args.tune {
+        return tune();
+    }
     let mut findings = Findings { passed: 0, failed: 0, skipped: 0, broken: None };
     let Machine { candidates, absent } = machine(args)?;
     describe(&candidates, &absent, &mut findings);
@@ -119,6 +122,18 @@ pub fn run(args: &DoctorArgs) -> Result<()> {
         }
     }
     conclude(findings)
+}
+
+/// Measures and keeps; says what was found.
+fn tune() -> Result<()> {
+    let (device, tried) = backends::tune()?;
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{device}: a product of one row")?;
+    for (at, Tried { choice, seconds }) in tried.iter().enumerate() {
+        let mark = if at == 0 { "kept " } else { "" };
+        writeln!(out, "{mark:<5} {:7.1} us  {choice}", seconds * 1e6)?;
+    }
+    Ok(())
 }
 
 fn conclude(findings: Findings) -> Result<()> {

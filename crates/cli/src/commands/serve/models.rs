@@ -17,12 +17,14 @@ use onebit_quant::Format;
 use onebit_server::{Card, LoadError, Loaded, Loader, ModelEntry, ModelKind, ModelText};
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// What loading a model takes beside its files.
 #[derive(Clone)]
 pub(super) struct Loading {
     pub(super) backend: Arc<dyn Backend>,
+    /// The device as it was opened last; it may have been lost since.
+    current: Arc<Mutex<Arc<dyn Backend>>>,
     pub(super) run: RunOptions,
     parallel: Option<usize>,
 }
@@ -39,7 +41,12 @@ pub(super) struct Opened {
 /// several, one that cannot run is listed with the reason.
 pub(super) fn entries(args: &ServeArgs) -> Result<Vec<ModelEntry>> {
     let backend = backends::open(&args.run, false)?;
-    let loading = Loading { backend, run: args.run.clone(), parallel: args.parallel };
+    let loading = Loading {
+        current: Arc::new(Mutex::new(backend.clone())),
+        backend,
+        run: args.run.clone(),
+        parallel: args.parallel,
+    };
     if let Some(shape) = &args.shape {
         return Ok(vec![of_shape(shape, &loading)?]);
     }
@@ -111,10 +118,23 @@ fn covered<'a>(parts: impl Iterator<Item = &'a Part>, backend: &dyn Backend) -> 
     Ok(())
 }
 
+impl Loading {
+    /// The same with a device that is there: one that went away is opened anew, once for all models.
+    pub(super) fn with_device(&self) -> Result<Loading> {
+        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        if current.is_lost() {
+            *current = backends::open(&self.run, true)?;
+            say(&format!("note: the device was lost; {} is opened anew", current.caps().device));
+        }
+        Ok(Loading { backend: current.clone(), ..self.clone() })
+    }
+}
+
 fn loader(located: Located, loading: &Loading) -> Loader {
     let loading = loading.clone();
     Box::new(move || {
         let sentence = |error: &anyhow::Error| format!("{error:#}");
+        let loading = loading.with_device().map_err(|error| LoadError::Failed(sentence(&error)))?;
         let opened = open(&located, &loading, true).map_err(|error| match error.downcast_ref::<MemoryError>() {
             Some(MemoryError::DoesNotFit { .. } | MemoryError::ContextDoesNotFit { .. }) => {
                 LoadError::NoRoom(sentence(&error))

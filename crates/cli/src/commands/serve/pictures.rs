@@ -56,7 +56,7 @@ fn open(located: &Located, loading: &Loading) -> Result<Studio> {
 fn loader(located: Located, loading: &Loading) -> Loader {
     let loading = loading.clone();
     Box::new(move || {
-        let made = open(&located, &loading).and_then(|studio| loaded(studio, &located, &loading));
+        let made = loading.with_device().and_then(|loading| loaded(open(&located, &loading)?, &located, &loading));
         made.map_err(|error| LoadError::Failed(format!("{error:#}")))
     })
 }
@@ -66,7 +66,8 @@ fn loaded(studio: Studio, located: &Located, loading: &Loading) -> Result<Loaded
     let judge = open(located, loading)?;
     let defaults = defaults(&studio);
     let check: PictureCheck = Arc::new(move |order| check(&judge, order));
-    Ok(Loaded::pictures(move || Easel { studio }, check, defaults)?)
+    let (located, loading) = (located.clone(), loading.clone());
+    Ok(Loaded::pictures(move || Easel { studio, located, loading }, check, defaults)?)
 }
 
 /// Of a picture that a request is silent about.
@@ -130,6 +131,20 @@ fn error(error: ImageError) -> PictureError {
 /// Makes pictures for the server.
 struct Easel {
     studio: Studio,
+    located: Located,
+    loading: Loading,
+}
+
+impl Easel {
+    /// Opens device and model anew where the device went away in an earlier picture.
+    fn mend(&mut self) -> Result<()> {
+        if self.loading.backend.is_lost() {
+            let loading = self.loading.with_device()?;
+            self.studio = open(&self.located, &loading)?;
+            self.loading = loading;
+        }
+        Ok(())
+    }
 }
 
 impl PictureSource for Easel {
@@ -139,6 +154,7 @@ impl PictureSource for Easel {
         watch: &mut dyn FnMut(PictureStage) -> ControlFlow<()>,
     ) -> Result<Picture, PictureError> {
         let begun = Instant::now();
+        self.mend().map_err(|error| PictureError::Failed(format!("{error:#}")))?;
         let recipe = recipe(&self.studio, order)?;
         let noise =
             NoiseRng::Torch.latent(order.seed, self.studio.facts().channels, recipe.size.rows(), recipe.size.columns());

@@ -2,11 +2,11 @@
 
 use crate::args::RunOptions;
 use crate::source::Source;
-use crate::{builtin, load, memory, side};
+use crate::{builtin, load, memory, side, trial};
 use anyhow::{Context, Result};
 use onebit_checkpoint::{Error, ImageFolders, image_folders, is_image_folder};
 use onebit_engine::image::{ImageModel, ImageOptions, ImageTree};
-use onebit_models::image::ImagePart;
+use onebit_models::image::{ImagePart, text_encoder, transformer};
 use onebit_ops::{Backend, SourceError, WeightSource};
 use std::path::Path;
 use std::sync::Arc;
@@ -58,6 +58,14 @@ pub fn folders(path: &Path) -> Result<ImageFolders, Error> {
 /// A part that is missing or of another shape than this program runs.
 pub fn open(path: &Path, options: &RunOptions, backend: Arc<dyn Backend>) -> Result<ImageModel> {
     let files = Files { folders: folders(path)?, options: options.files() };
+    if backend.trial_key().is_some() {
+        let transformer = load::open_any(&files.folders.transformer, &files.options)?;
+        let text = load::open_any(&files.folders.text_encoder, &files.options)?;
+        let outlines = [transformer::outline(&transformer).map(|o| o.1), text_encoder::outline(&text).map(|o| o.1)];
+        for outline in outlines {
+            trial::require(&*backend, &outline.with_context(|| path.display().to_string())?.parts)?;
+        }
+    }
     let free = backend.free_memory()?.unwrap_or_else(memory::free);
     let image = ImageOptions {
         activations: options.activations.resolve(backend.caps().default_activations),

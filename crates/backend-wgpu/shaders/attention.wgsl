@@ -28,6 +28,10 @@ const SPLIT_TOKENS: u32 = 256u;
 const PAIRS: u32 = DIM / 2u;
 // Threads that share two values have every PARTS-th token.
 const PARTS: u32 = 256u / PAIRS;
+// Units of a key, and of them and of tokens those that are on their way together.
+const UNITS: u32 = CODE_WORDS / 4u;
+const UNIT_BATCH: u32 = select(4u, 8u, UNITS % 8u == 0u);
+const TOKEN_BATCH: u32 = min(16u, (PAGE_ROWS + PARTS - 1u) / PARTS);
 
 var<workgroup> query: array<vec4<f32>, DIM / 4u>;
 var<workgroup> weights: array<f32, 256>;
@@ -143,16 +147,14 @@ fn attention(@builtin(workgroup_id) wg: vec3<u32>, @builtin(local_invocation_ind
             for (var block = 0u; FORMAT >= 2u && block < KV_BLOCKS; block++) {
                 sum = with_block(sum, block, at, head_words, t % PAGE_ROWS);
             }
-            // Four units on their way together.
-            for (var unit = 0u; FORMAT < 2u && unit < CODE_WORDS / 4u; unit += 4u) {
-                let a = keys[at + unit * PAGE_ROWS];
-                let b = keys[at + (unit + 1u) * PAGE_ROWS];
-                let c = keys[at + (unit + 2u) * PAGE_ROWS];
-                let d = keys[at + (unit + 3u) * PAGE_ROWS];
-                sum = with_unit(sum, unit, a);
-                sum = with_unit(sum, unit + 1u, b);
-                sum = with_unit(sum, unit + 2u, c);
-                sum = with_unit(sum, unit + 3u, d);
+            for (var unit = 0u; FORMAT < 2u && unit < UNITS; unit += UNIT_BATCH) {
+                var words = array<vec4<u32>, UNIT_BATCH>();
+                for (var i = 0u; i < UNIT_BATCH; i++) {
+                    words[i] = keys[at + (unit + i) * PAGE_ROWS];
+                }
+                for (var i = 0u; i < UNIT_BATCH; i++) {
+                    sum = with_unit(sum, unit + i, words[i]);
+                }
             }
             score = ((sum.x + sum.y) + (sum.z + sum.w)) * p.scale;
         }
@@ -179,21 +181,20 @@ fn attention(@builtin(workgroup_id) wg: vec3<u32>, @builtin(local_invocation_ind
         }
         var value = vec2<f32>();
         if (part < PARTS) {
-            // Page by page, four tokens on their way together; what lies behind the last one has no weight.
+            // Page by page; what lies behind the last token has no weight.
             for (var first = 0u; first < count; first += PAGE_ROWS) {
                 let page = step[pages + (base + first) / PAGE_ROWS];
                 let at = head_at(p.pages, page, true, kv_head);
-                let seen = min(count - first, PAGE_ROWS);
-                for (var i = part; i < seen; i += 4u * PARTS) {
-                    let last = seen - 1u;
-                    let a = value_at(at, min(i, last), pair);
-                    let b = value_at(at, min(i + PARTS, last), pair);
-                    let c = value_at(at, min(i + 2u * PARTS, last), pair);
-                    let d = value_at(at, min(i + 3u * PARTS, last), pair);
-                    value = weighted(value, a, first + i, i <= last);
-                    value = weighted(value, b, first + i + PARTS, i + PARTS <= last);
-                    value = weighted(value, c, first + i + 2u * PARTS, i + 2u * PARTS <= last);
-                    value = weighted(value, d, first + i + 3u * PARTS, i + 3u * PARTS <= last);
+                let last = min(count - first, PAGE_ROWS) - 1u;
+                for (var i = part; i <= last; i += TOKEN_BATCH * PARTS) {
+                    var read = array<vec2<f32>, TOKEN_BATCH>();
+                    for (var j = 0u; j < TOKEN_BATCH; j++) {
+                        read[j] = value_at(at, min(i + j * PARTS, last), pair);
+                    }
+                    for (var j = 0u; j < TOKEN_BATCH; j++) {
+                        let token = i + j * PARTS;
+                        value = weighted(value, read[j], first + token, token <= last);
+                    }
                 }
             }
         }

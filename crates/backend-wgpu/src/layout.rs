@@ -34,6 +34,13 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
+    /// Packed codes with f16 scales and no biases.
+    #[cfg(test)]
+    pub(crate) fn of_symmetric(bits: u32, group: u32) -> Shape {
+        let codes = Codes::Packed { bits, group };
+        Shape { codes, scale: ParamType::F16, bias: None, factor: 0.5f32.to_bits() }
+    }
+
     /// Half of what the stored scale is multiplied by.
     pub(crate) fn factor(self) -> f32 {
         f32::from_bits(self.factor)

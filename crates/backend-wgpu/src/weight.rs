@@ -222,4 +222,19 @@ mod tests {
         assert_eq!(cut(&layout, 4096 + 2500), vec![0..2, 2..4]);
         assert_eq!(cut(&layout, 0), vec![0..1, 1..2, 2..3, 3..4]);
     }
+
+    /// The tables of published models exceed the 128 MiB that WebGPU guarantees: binary of the 27B, ternary of the 8B.
+    #[test]
+    fn every_chunk_of_a_published_table_fits_the_smallest_binding() {
+        const BINDING: u64 = 128 << 20;
+        for (bits, rows, cols) in [(1, 248_320, 5120), (2, 151_936, 4096)] {
+            let shape = Shape::of_symmetric(bits, 128);
+            let layout = Layout { shape, rows, cols, residuals: Vec::new(), shed_bytes: 0 };
+            let block: usize = layout.block_bytes().iter().sum();
+            let chunks = cut(&layout, BINDING);
+            assert!(chunks.len() == 2, "{chunks:?}");
+            assert!(chunks.iter().all(|blocks| (blocks.len() * block) as u64 <= BINDING), "{chunks:?}");
+            assert_eq!(chunks.iter().map(Range::len).sum::<usize>(), layout.blocks());
+        }
+    }
 }

@@ -42,15 +42,15 @@ impl Numbers {
     }
 }
 
-/// One layer with attention and one with the delta rule, then a product.
-fn record(backend: &dyn Backend, bucket: Bucket, kind: Activations) -> onebit_ops::Program {
+/// One layer with attention, maybe with a gate behind it, and one with the delta rule, then a product.
+fn record(backend: &dyn Backend, bucket: Bucket, kind: Activations, gated: bool) -> onebit_ops::Program {
     let mut numbers = Numbers(7);
     let mut weight = |rows: usize| -> Weight {
         let packed = numbers.binary(rows, HIDDEN);
         backend.upload("w", &[packed.as_matrix()], UploadOptions::default()).unwrap()
     };
     let kv = KV_HEADS * DIM;
-    let (qkv, out) = (weight(HIDDEN + 2 * kv), weight(HIDDEN));
+    let (qkv, out) = (weight(2 * HIDDEN + 2 * kv), weight(HIDDEN));
     let (mixed, gates, down) = (weight(3 * HIDDEN), weight(2 * HEADS), weight(HIDDEN));
     let table = quantize(Format::F32, VOCAB, HIDDEN, &numbers.take(VOCAB * HIDDEN)).unwrap();
     let table = backend.upload("table", &[table.as_matrix()], UploadOptions::default()).unwrap();
@@ -66,6 +66,8 @@ fn record(backend: &dyn Backend, bucket: Bucket, kind: Activations) -> onebit_op
     let (q, k) = (rec.rope(q, &rope), rec.rope(k, &rope));
     let v = y.columns(HIDDEN + kv..HIDDEN + 2 * kv).split(KV_HEADS);
     let attended = rec.attention(q, k, v, 0, (DIM as f32).powf(-0.5));
+    let gate = y.columns(HIDDEN + 2 * kv..2 * HIDDEN + 2 * kv);
+    let attended = if gated { rec.sigmoid_mul(attended, gate) } else { attended };
     let x = rec.linear_add(attended, &out, kind, x);
 
     let y = rec.norm_linear(x, &norm, &mixed, kind);
@@ -85,11 +87,12 @@ struct Case<'a> {
     backend: &'a dyn Backend,
     cache: Cache,
     kind: Activations,
+    gated: bool,
 }
 
 impl Case<'_> {
     fn plan(&self, rows: usize) -> Plan {
-        let program = record(self.backend, Bucket { rows, logits: rows, context: CONTEXT }, self.kind);
+        let program = record(self.backend, Bucket { rows, logits: rows, context: CONTEXT }, self.kind, self.gated);
         self.backend.compile(program, &self.cache, PlanOptions::default()).unwrap()
     }
 
@@ -144,7 +147,7 @@ fn a_row_has_the_same_bits_in_every_plan() {
             max_pending: 1,
         };
         let cache = backend.cache(CacheSpec { kv, state: Some(state) }).unwrap();
-        let case = Case { backend: &backend, cache, kind };
+        let case = Case { backend: &backend, cache, kind, gated: format == KvFormat::Q4 };
         let whole = case.run(&case.plan(300), 0, 0, TOKENS);
         assert!(whole.iter().all(|bits| f32::from_bits(*bits).is_finite()), "{format} {kind}: numbers break down");
         for (slot, first, rows) in [(1, 280, 1), (2, 256, 13), (3, 64, 150)] {

@@ -1,6 +1,6 @@
 // The input of a product, once for all parts of its weight: norm or gate, rounding to integers, sums of 32.
 //
-// INPUT says what the values are made of. KIND says what comes out: floats, four integers a word, or integers as floats.
+// INPUT says what the values are made of; with JOINED they are attention's, whose splits are joined here. KIND says what comes out: floats, four integers a word, or integers as floats.
 // A workgroup has eight groups of 128 columns of one row, four neighbouring values a thread. It finds the norm of the
 // whole row for itself, which is cheaper than waiting for another kernel.
 
@@ -20,13 +20,15 @@ struct Params {
     eps: f32,
     // Of rounded values; 127 or 255.
     limit: f32,
-    reserved: u32,
+    // Splits of attention that there is room for.
+    splits: u32,
 }
 
 @group(0) @binding(0) var<uniform> p: Params;
 @group(0) @binding(1) var<storage, read> arena: array<f32>;
 @group(0) @binding(2) var<storage, read> gain: array<f32>;
-@group(0) @binding(3) var<storage, read_write> scratch: array<u32>;
+@group(0) @binding(3) var<storage, read> step: array<u32>;
+@group(0) @binding(4) var<storage, read_write> scratch: array<u32>;
 
 var<workgroup> pairs: array<vec2<f32>, 256>;
 var<workgroup> words: array<u32, 256>;
@@ -42,6 +44,29 @@ fn values_of(v: View, r: u32, first: u32) -> vec4<f32> {
     return x;
 }
 
+fn split(row: u32, head: u32, s: u32, d: u32) -> vec4<f32> {
+    let at = ((row * (p.cols / DIM) + head) * p.splits + s) * (DIM + 2u) + 2u + d;
+    return bitcast<vec4<f32>>(vec4<u32>(scratch[at], scratch[at + 1u], scratch[at + 2u], scratch[at + 3u]));
+}
+
+// Four values of a row of attention, whose splits at the front of the scratch memory are joined as `attention_combine` does.
+fn joined(row: u32, first: u32) -> vec4<f32> {
+    let segment = step[STEP_SEGMENT] + step[step[STEP_ROW_SEGMENT] + row] * SEGMENT_WORDS;
+    let tokens = step[segment + SEGMENT_PAST] + row - step[segment + SEGMENT_FIRST_ROW] + 1u;
+    let head = first / DIM;
+    var left = nothing();
+    var right = nothing();
+    for (var s = 0u; s * 256u < tokens; s++) {
+        let at = ((row * (p.cols / DIM) + head) * p.splits + s) * (DIM + 2u);
+        let largest = bitcast<f32>(scratch[at]);
+        let sum = bitcast<f32>(scratch[at + 1u]);
+        let values = split(row, head, s, first % DIM);
+        left = join(left, Partial(largest, sum, values.xy));
+        right = join(right, Partial(largest, sum, values.zw));
+    }
+    return vec4<f32>(left.values / left.sum, right.values / right.sum);
+}
+
 @compute @workgroup_size(256)
 fn prepare(@builtin(workgroup_id) wg: vec3<u32>, @builtin(local_invocation_index) t: u32) {
     let r = wg.x;
@@ -49,19 +74,29 @@ fn prepare(@builtin(workgroup_id) wg: vec3<u32>, @builtin(local_invocation_index
     let group = wg.y * 8u + t / 32u;
     let first = group * GROUP_COLUMNS + 4u * lane;
 
-    var x = values_of(p.x, r, first);
+    var x = vec4<f32>();
+    if (!JOINED) {
+        x = values_of(p.x, r, first);
+    } else if (first < p.cols) {
+        x = joined(r, first);
+    }
     if (INPUT == INPUT_NORM || INPUT == INPUT_GATED_NORM) {
         var sums = vec2<f32>();
         if (INPUT == INPUT_NORM) {
-            // A thread has every 256th vector of the row; those with even and with odd numbers go on their way together.
-            var odd = vec2<f32>();
-            for (var c = 4u * t; c < p.cols; c += 2048u) {
-                let even_x = values_of(p.x, r, c);
-                let odd_x = values_of(p.x, r, c + 1024u);
-                sums = four_squared(sums, even_x);
-                odd = four_squared(odd, odd_x);
+            // Four reads are on their way together.
+            var c = t;
+            while (c + 768u < p.cols) {
+                let first_x = arena[place(p.x, r, c)];
+                let second = arena[place(p.x, r, c + 256u)];
+                let third = arena[place(p.x, r, c + 512u)];
+                let fourth = arena[place(p.x, r, c + 768u)];
+                sums = squared(squared(squared(squared(sums, first_x), second), third), fourth);
+                c += 1024u;
             }
-            sums += odd;
+            while (c < p.cols) {
+                sums = squared(sums, arena[place(p.x, r, c)]);
+                c += 256u;
+            }
         } else {
             sums = four_squared(sums, x);
         }

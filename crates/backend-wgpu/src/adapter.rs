@@ -162,11 +162,6 @@ pub(crate) struct Abilities {
     pub threads: u32,
     /// Slices of the columns in a workgroup of a product. Compilers of Metal give large workgroups few registers.
     pub slices: u32,
-    /// Bytes of memory of a workgroup.
-    pub shared: u32,
-    /// Whether every workgroup of a product may prepare the one row for itself: many cores, which would wait for another
-    /// kernel longer than that takes.
-    pub many_cores: bool,
     /// Products of four bytes are an instruction.
     pub dot_products: bool,
     /// The device's own clock can be read, before and after each pass.
@@ -206,13 +201,11 @@ impl Device {
         let has = adapter.limits();
         // What is needed at most is the default; only the sizes of buffers and workgroups are as large as they can be.
         let threads = has.max_compute_invocations_per_workgroup.min(has.max_compute_workgroup_size_x).min(512);
-        let shared = has.max_compute_workgroup_storage_size.min(32 << 10);
         let limits = Limits {
             max_buffer_size: has.max_buffer_size,
             max_storage_buffer_binding_size: has.max_storage_buffer_binding_size,
             max_compute_invocations_per_workgroup: threads,
             max_compute_workgroup_size_x: threads,
-            max_compute_workgroup_storage_size: shared,
             min_storage_buffer_offset_alignment: has.min_storage_buffer_offset_alignment,
             min_uniform_buffer_offset_alignment: has.min_uniform_buffer_offset_alignment,
             ..Limits::downlevel_defaults()
@@ -249,8 +242,6 @@ impl Device {
             threads,
             // Never more than there are threads for.
             slices: tuning.slices.unwrap_or(SLICES[usize::from(found.api != "Metal")]).min(threads / 32),
-            shared,
-            many_cores: tuning.prepares.unwrap_or(found.kind != AdapterKind::Integrated && found.api != "Metal"),
             dot_products: found.api != "Metal",
             timestamps: device.features().contains(Features::TIMESTAMP_QUERY),
         };

@@ -100,6 +100,7 @@ impl WgpuPlan {
         let (placements, floats) = program.place();
         let scratch = program.ops.iter().map(|op| ops::scratch(op, &program, memory, device));
         let scratch = scratch.collect::<Result<Vec<_>, _>>()?.into_iter().max().unwrap_or(0);
+        let scratch = scratch + program.ops.iter().map(|op| ops::front(op, &program)).max().unwrap_or(0);
         let outputs = Outputs::of(&program);
         let layout = Layout::new(program.bucket, &tables, Capacity::first(program.bucket));
         let buffer = |floats: usize, what: &str| Buffer::new(device, floats as u64 * 4, what);

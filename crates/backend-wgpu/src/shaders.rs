@@ -57,14 +57,12 @@ macro_rules! sources {
 }
 
 sources! {
-    PREPARE "prepare" [ROUNDING, include_str!("../shaders/prepare.wgsl")] Read Read Write;
+    PREPARE "prepare" [ROUNDING, JOIN, include_str!("../shaders/prepare.wgsl")] Read Read Read Write;
     LINEAR "linear" [ROWS, LINEAR_HEAD, LINEAR_PREPARED, LINEAR_PACKED, include_str!("../shaders/linear.wgsl")]
         Read Read Read Read Read Write;
     WIDE "linear" [ROWS, LINEAR_HEAD, LINEAR_PREPARED, LINEAR_PACKED, include_str!("../shaders/linear_wide.wgsl")]
         Read Read Read Read Read Write;
     DENSE "linear" [ROWS, LINEAR_HEAD, include_str!("../shaders/linear_dense.wgsl")] Read Read Read Read Read Write;
-    ONE "linear_one" [ROUNDING, LINEAR_PACKED, JOIN, include_str!("../shaders/linear_one.wgsl")]
-        Read Read Read Read Write;
     EMBED "embed" [include_str!("../shaders/embed.wgsl")] Read Read Read Read Write;
     POINTWISE "pointwise" [ROWS, include_str!("../shaders/pointwise.wgsl")] Read Write;
     OUTPUT "output" [ROWS, include_str!("../shaders/output.wgsl")] Read Read Write;
@@ -211,8 +209,14 @@ pub(crate) fn kind_of(activations: Activations, dot_products: bool) -> u32 {
     }
 }
 
-pub(crate) fn prepare(kind: u32, input: u32) -> Kernel {
-    PREPARE.with(&[("KIND", Value::Number(kind)), ("INPUT", Value::Number(input))])
+/// With the dimension of heads whose splits of attention it joins, where it does.
+pub(crate) fn prepare(kind: u32, input: u32, joined: Option<u32>) -> Kernel {
+    PREPARE.with(&[
+        ("KIND", Value::Number(kind)),
+        ("INPUT", Value::Number(input)),
+        ("JOINED", Value::Flag(joined.is_some())),
+        ("DIM", Value::Number(joined.unwrap_or(4))),
+    ])
 }
 
 /// A product with packed weights.
@@ -241,32 +245,6 @@ impl Packed {
             ("EPILOGUE", Value::Number(u32::from(self.adds))),
             ("ROWS", Value::Number(self.rows)),
             ("SLICES", Value::Number(self.slices)),
-        ])
-    }
-}
-
-/// Bytes of workgroup memory of the kernel that prepares its one row itself.
-pub(crate) fn one_row_bytes(padded: usize, input: u32, slices: u32) -> u32 {
-    let words = 32 * slices * if matches!(input, inputs::NORM | inputs::GATED_NORM) { 2 } else { 1 };
-    // Integers; two numbers a group; a sum of 32 columns each.
-    padded as u32 + padded as u32 / 16 + padded as u32 / 8 + 4 * words
-}
-
-impl Packed {
-    /// The kernel for one row that prepares it itself, maybe of splits of heads of a dimension.
-    pub(crate) fn one_row(&self, input: u32, joined: Option<u32>, padded: usize) -> Kernel {
-        ONE.with(&[
-            ("BITS", Value::Number(self.bits)),
-            ("GROUP", Value::Number(self.group)),
-            ("SCALE", Value::Number(type_number(self.scale))),
-            ("BIAS", Value::Number(self.bias.map_or(NO_TYPE, type_number))),
-            ("RESIDUALS", Value::Flag(self.residuals)),
-            ("EPILOGUE", Value::Number(u32::from(self.adds))),
-            ("SLICES", Value::Number(self.slices)),
-            ("INPUT", Value::Number(input)),
-            ("PADDED", Value::Number(padded as u32)),
-            ("JOINED", Value::Flag(joined.is_some())),
-            ("DIM", Value::Number(joined.unwrap_or(4))),
         ])
     }
 }
@@ -361,7 +339,8 @@ pub fn every() -> Vec<(String, String)> {
     const TYPES: [ParamType; 3] = [ParamType::F16, ParamType::BF16, ParamType::F32];
     let mut all = Vec::new();
     for kind in [kinds::FLOATS, kinds::PACKED, kinds::WHOLE] {
-        all.extend((inputs::PLAIN..=inputs::SWIGLU).map(|input| prepare(kind, input)));
+        all.extend((inputs::PLAIN..=inputs::SWIGLU).map(|input| prepare(kind, input, None)));
+        all.extend([inputs::PLAIN, inputs::SIGMOID].map(|input| prepare(kind, input, Some(128))));
     }
     for rows in ROW_COUNTS.into_iter().chain([WIDE_ROWS]) {
         // Both numbers of slices, with one epilogue each.
@@ -379,14 +358,7 @@ pub fn every() -> Vec<(String, String)> {
                         (ParamType::F32, Some(ParamType::F16), false),
                         (ParamType::F16, Some(ParamType::BF16), false),
                     ] {
-                        let packed = Packed { bits, group, scale, bias, residuals, integers, adds, rows, slices };
-                        if rows == 1 && integers {
-                            let input = bits % 5;
-                            all.push(packed.one_row(input, None, 128));
-                            all.push(packed.one_row(inputs::NORM, None, 4096));
-                            all.push(packed.one_row(inputs::SIGMOID, Some(128), 4096));
-                        }
-                        all.push(packed.kernel());
+                        all.push(Packed { bits, group, scale, bias, residuals, integers, adds, rows, slices }.kernel());
                     }
                 }
             }

@@ -11,28 +11,19 @@ pub struct Tuning {
     /// Slices of the columns that a workgroup has: 8 or 16, of 32 threads each. More hide the wait for memory, and leave each
     /// thread fewer registers.
     pub slices: Option<u32>,
-    /// Whether each workgroup of a product of one row prepares the row itself.
-    pub prepares: Option<bool>,
 }
 
 impl Tuning {
     /// Everything that there is to choose from.
     #[must_use]
     pub fn choices() -> Vec<Tuning> {
-        let of = |slices: u32| [true, false].map(|prepares| Tuning { slices: Some(slices), prepares: Some(prepares) });
-        SLICES.into_iter().flat_map(of).collect()
+        SLICES.map(|slices| Tuning { slices: Some(slices) }).to_vec()
     }
 
     /// In words.
     #[must_use]
     pub fn describe(self) -> String {
-        let slices = self.slices.map_or("the usual number of".to_owned(), |n| n.to_string());
-        let prepares = match self.prepares {
-            Some(true) => "rows prepared by every workgroup",
-            Some(false) => "rows prepared once",
-            None => "rows prepared as usual",
-        };
-        format!("{slices} slices, {prepares}")
+        format!("{} slices", self.slices.map_or("the usual number of".to_owned(), |n| n.to_string()))
     }
 
     /// The choice that was kept for an adapter in a folder.

@@ -5,7 +5,7 @@ use crate::layout::{BLOCK_ROWS, Layout, Shape};
 use crate::memory::Buffer;
 use crate::repack::{Target, repack};
 use onebit_ops::{OpError, UploadOptions, Weight, WeightInfo};
-use onebit_quant::{Matrix, Symmetry};
+use onebit_quant::{Matrix, Packed, Symmetry};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -65,6 +65,52 @@ struct Run<'a> {
     layout: Layout,
 }
 
+/// A part, or several that are one matrix from here on.
+enum Together<'a> {
+    One(&'a Matrix<'a>),
+    Several(Packed),
+}
+
+impl Together<'_> {
+    fn matrix(&self) -> Matrix<'_> {
+        match self {
+            Together::One(matrix) => **matrix,
+            Together::Several(packed) => packed.as_matrix(),
+        }
+    }
+}
+
+/// Bytes of codes up to which parts are copied together.
+const SMALL: usize = 1 << 20;
+
+/// Parts of one format stand below each other. Where a small one does not fill its last block, the next takes its place there: a
+/// run, and so a dispatch, less.
+fn together<'a>(parts: &'a [Matrix<'a>]) -> Vec<Together<'a>> {
+    let mut all: Vec<Together<'a>> = Vec::new();
+    for part in parts {
+        let last = all.last().map(Together::matrix).filter(|last| {
+            let fills = last.rows.is_multiple_of(BLOCK_ROWS);
+            !fills && last.format == part.format && last.codes.len() + part.codes.len() <= SMALL
+        });
+        match last {
+            Some(last) => {
+                let several = Packed {
+                    format: part.format,
+                    rows: last.rows + part.rows,
+                    cols: part.cols,
+                    codes: [last.codes, part.codes].concat(),
+                    scales: [last.scales, part.scales].concat(),
+                    biases: [last.biases, part.biases].concat(),
+                };
+                all.pop();
+                all.push(Together::Several(several));
+            }
+            None => all.push(Together::One(part)),
+        }
+    }
+    all
+}
+
 /// Puts matrices of equal width on the device as one weight.
 ///
 /// # Errors
@@ -85,7 +131,14 @@ pub(crate) fn upload(
     let symmetry = |m: &Matrix<'_>| if options.keep_biases { Symmetry::Affine } else { m.symmetry() };
     let mut runs: Vec<Run<'_>> = Vec::new();
     let (mut ranges, mut rows, mut kernels, mut resident_bytes, mut shed_bytes) = (Vec::new(), 0, Vec::new(), 0, 0);
-    for matrix in parts {
+    for part in parts {
+        ranges.push(rows..rows + part.rows);
+        rows += part.rows;
+    }
+    let together = together(parts);
+    let matrices: Vec<Matrix<'_>> = together.iter().map(Together::matrix).collect();
+    let mut first_row = 0;
+    for matrix in &matrices {
         let layout = Layout::of(matrix, symmetry(matrix));
         let kernel = layout.shape.name();
         if !kernels.contains(&kernel) {
@@ -104,10 +157,9 @@ pub(crate) fn upload(
                 run.layout.rows += layout.rows;
                 run.parts.push((matrix, layout));
             }
-            _ => runs.push(Run { first_row: rows, layout: layout.clone(), parts: vec![(matrix, layout)] }),
+            _ => runs.push(Run { first_row, layout: layout.clone(), parts: vec![(matrix, layout)] }),
         }
-        ranges.push(rows..rows + matrix.rows);
-        rows += matrix.rows;
+        first_row += matrix.rows;
     }
     let mut chunks = Vec::new();
     for run in &runs {
@@ -221,6 +273,20 @@ mod tests {
         assert_eq!(cut(&layout, 1 << 20), vec![0..4]);
         assert_eq!(cut(&layout, 4096 + 2500), vec![0..2, 2..4]);
         assert_eq!(cut(&layout, 0), vec![0..1, 1..2, 2..3, 3..4]);
+    }
+
+    #[test]
+    fn small_parts_of_one_format_fill_each_others_blocks() {
+        let format = Format::Affine { bits: 1, group: 128, scale: ParamType::F16, bias: ParamType::F16 };
+        let of =
+            |rows: usize| pack(format, rows, 128, &vec![1; rows * 128], &vec![1.0; rows], &vec![-0.5; rows]).unwrap();
+        let all = [64, 48, 48, 7].map(of);
+        let matrices = all.each_ref().map(Packed::as_matrix);
+        let rows: Vec<usize> = together(&matrices).iter().map(|t| t.matrix().rows).collect();
+        assert_eq!(rows, [64, 96, 7]);
+        let other = onebit_quant::quantize(Format::F32, 3, 128, &[0.0; 384]).unwrap();
+        let matrices = [matrices[1], other.as_matrix(), matrices[3]];
+        assert_eq!(together(&matrices).len(), 3);
     }
 
     /// The tables of published models exceed the 128 MiB that WebGPU guarantees: binary of the 27B, ternary of the 8B.

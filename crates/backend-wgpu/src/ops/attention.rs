@@ -12,15 +12,6 @@ pub(super) const SPLIT_TOKENS: usize = 256;
 /// Rows up to which a context is cut into splits that run side by side.
 const MOST_SPLIT_ROWS: usize = 16;
 
-/// Lets the last kernel run only where a product of one row does not join the splits itself.
-pub(super) fn leave_joining(calls: &mut [Call], rows: Rows) {
-    let Some(combine) = calls.last_mut() else { return };
-    let Some(launch) = combine.launches.first().cloned() else { return };
-    let many = Launch { rows: (rows, 2..=usize::MAX), ..launch.clone() };
-    let long = Launch { context: super::linear::MOST_JOINED + 1..=usize::MAX, ..launch };
-    combine.launches = vec![many, long];
-}
-
 pub(super) fn is_split(bucket: Bucket) -> bool {
     bucket.rows <= MOST_SPLIT_ROWS && bucket.context > SPLIT_TOKENS
 }
@@ -30,7 +21,8 @@ pub(super) fn scratch(bucket: Bucket, q: View) -> usize {
     if !is_split(bucket) {
         return 0;
     }
-    bucket.rows * q.heads * bucket.context.div_ceil(SPLIT_TOKENS) * (q.dim + 2)
+    // Whole vectors of four.
+    (bucket.rows * q.heads * bucket.context.div_ceil(SPLIT_TOKENS) * (q.dim + 2)).next_multiple_of(4)
 }
 
 pub(super) fn calls(frame: &Frame<'_>, qkv: [View; 3], layer: usize, scale: f32, out: Tensor) -> Vec<Call> {

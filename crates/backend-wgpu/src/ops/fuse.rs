@@ -7,7 +7,6 @@ use super::linear::{self, Input, Joined};
 use super::recurrent::{self, Delta, Gates};
 use super::{Call, Frame, calls};
 use crate::layout::GROUP;
-use crate::weight::resident;
 use onebit_ops::{Op, OpError, Program, Tensor, View};
 
 /// The calls of every op, in order; none for an op that a later one does with its own.
@@ -27,11 +26,11 @@ pub(crate) fn all_calls(program: &Program, frame: &Frame<'_>) -> Result<Vec<Vec<
                 };
                 match input {
                     Some(input) => {
-                        let joined = joined(frame, &readers, before, op, &input)?;
-                        if let Some((attention, _)) = joined {
-                            attention::leave_joining(&mut all[attention], frame.rows(*out));
-                        }
-                        let joined = joined.map(|(_, joined)| joined);
+                        let joined = joined(frame, &readers, before, &input).map(|(attention, joined)| {
+                            // Its last kernel is the one that joins splits.
+                            all[attention].pop();
+                            joined
+                        });
                         (left_out, linear::calls(frame, &input, weight, joined, *activations, *epilogue, *out)?)
                     }
                     None => (0, calls(op, frame)?),
@@ -60,7 +59,7 @@ fn is_all_of(frame: &Frame<'_>, readers: &[usize], view: View, result: Tensor) -
 }
 
 /// Whether a kernel may read the one while it writes the other.
-pub(super) fn are_apart(frame: &Frame<'_>, read: View, written: Tensor) -> bool {
+fn are_apart(frame: &Frame<'_>, read: View, written: Tensor) -> bool {
     let [a, b] = [read.tensor, written].map(|t| frame.placements[t.0 as usize]);
     a.offset >= b.offset + b.len || b.offset >= a.offset + a.len
 }
@@ -111,29 +110,19 @@ fn plain<'a>(op: &Op) -> Option<Input<'a>> {
     if let Op::Linear { x, norm: None, .. } = op { Some(Input::Plain(*x)) } else { None }
 }
 
-/// Attention right before a product or its gate, whose splits the product joins where it has one row; and which op it is.
-fn joined(
-    frame: &Frame<'_>,
-    readers: &[usize],
-    before: &[Op],
-    op: &Op,
-    input: &Input<'_>,
-) -> Result<Option<(usize, Joined)>, OpError> {
-    let Op::Linear { weight, activations, out, .. } = op else { return Ok(None) };
+/// Attention right before a product or its gate, whose splits the preparation joins; and which op it is.
+fn joined(frame: &Frame<'_>, readers: &[usize], before: &[Op], input: &Input<'_>) -> Option<(usize, Joined)> {
     let (x, skipped) = match input {
         Input::Plain(x) => (*x, 1),
         Input::Sigmoid { x, .. } => (*x, 2),
-        _ => return Ok(None),
+        _ => return None,
     };
-    let Some(at) = before.len().checked_sub(skipped) else { return Ok(None) };
-    let Op::Attention { q, out: attended, .. } = &before[at] else { return Ok(None) };
-    let right = attention::is_split(frame.bucket)
-        && is_all_of(frame, readers, x, *attended)
-        && linear::prepares_itself(frame, input, weight.cols(), *activations, *out)
-        // A dense part would prepare its own input where the splits lie.
-        && !resident(weight, frame.device)?.has_dense();
+    let at = before.len().checked_sub(skipped)?;
+    let Op::Attention { q, out, .. } = &before[at] else { return None };
+    let right = attention::is_split(frame.bucket) && is_all_of(frame, readers, x, *out);
     let splits = frame.bucket.context.div_ceil(attention::SPLIT_TOKENS);
-    Ok(right.then_some((at, Joined { dim: q.dim, splits })))
+    let words = attention::scratch(frame.bucket, *q);
+    right.then_some((at, Joined { dim: q.dim, splits, words }))
 }
 
 /// How many ops read each temporary.

@@ -1,6 +1,5 @@
 //! Matrix products: the input is prepared once, then each chunk of the weight is a dispatch.
 
-use super::fuse::are_apart;
 use super::{Bound, Call, Extent, Frame, Launch};
 use crate::adapter::Device;
 use crate::layout::{Codes, GROUP};
@@ -9,13 +8,6 @@ use crate::weight::{Chunk, Resident, resident};
 use onebit_ops::{Activations, Epilogue, Norm, OpError, Tensor, View, Weight};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
-
-/// Longest context whose splits each workgroup of a product joins: beyond it all of them would read more than the kernel
-/// that joins them once.
-pub(super) const MOST_JOINED: usize = 1024;
-
-/// Most workgroups that prepare the same row: some for each core of a large GPU.
-const MOST_PREPARING: usize = 264;
 
 /// What a product's input is made of, by its preparation.
 #[derive(Clone, Copy)]
@@ -52,8 +44,9 @@ struct Prepared {
     sums: usize,
 }
 
-/// The kinds of input that a weight's parts want, each at its place, and the words of all.
+/// The kinds of input that a weight's parts want, each at its place behind what is in front, and the words of all.
 fn prepared(
+    front: usize,
     rows: usize,
     cols: usize,
     weight: &Resident,
@@ -71,7 +64,7 @@ fn prepared(
     // Kernels read whole tiles of rows.
     let tile = if rows < WIDE_FROM { 8 } else { WIDE_ROWS as usize };
     let (rows, padded) = (rows.next_multiple_of(tile), cols.next_multiple_of(GROUP));
-    let mut end = 0;
+    let mut end = front;
     let mut take = |words: usize| {
         let at = end;
         end += words;
@@ -94,7 +87,7 @@ pub(super) fn scratch(
     activations: Activations,
     device: &Arc<Device>,
 ) -> Result<usize, OpError> {
-    Ok(prepared(rows, weight.cols(), resident(weight, device)?, activations, device).1)
+    Ok(prepared(0, rows, weight.cols(), resident(weight, device)?, activations, device).1)
 }
 
 /// For each number of rows of one pass: the steps that it is for. Many rows of integers have a kernel of their own.
@@ -125,39 +118,20 @@ pub(super) fn calls(
 ) -> Result<Vec<Call>, OpError> {
     let resident = resident(weight, frame.device)?;
     let most = frame.most_rows(out);
-    let (places, _) = prepared(most, weight.cols(), resident, activations, frame.device);
-    let one_row = prepares_itself(frame, input, weight.cols(), activations, out);
+    let front = joined.map_or(0, |j| j.words);
+    let (places, _) = prepared(front, most, weight.cols(), resident, activations, frame.device);
     let mut calls = Vec::new();
     for place in &places {
-        let first = if one_row && place.kind == kinds::PACKED { 2 } else { 0 };
-        if first <= most {
-            calls.push(prepare(frame, input, place, (weight.cols(), first), activations, out)?);
-        }
+        calls.push(prepare(frame, input, joined, place, weight.cols(), activations, out)?);
     }
     let residual = if let Epilogue::Residual(residual) = epilogue { Some(residual) } else { None };
     for chunk in &resident.chunks {
-        let is_packed = matches!(chunk.shape.codes, Codes::Packed { .. });
-        if one_row && is_packed {
-            let product = |joined| {
-                let op = One { input, joined, cols: weight.cols(), activations, residual, out };
-                product_of_one(frame, &op, chunk)
-            };
-            let mut call = product(None)?;
-            if joined.is_some() {
-                call.launches[0].context = MOST_JOINED + 1..=usize::MAX;
-                calls.push(product(joined)?);
-            }
-            calls.push(call);
-            if most == 1 {
-                continue;
-            }
-        }
         let wanted = match chunk.shape.codes {
             Codes::Dense(_) => kinds::FLOATS,
             Codes::Packed { .. } => shaders::kind_of(activations, frame.device.abilities.dot_products),
         };
         let place = places.iter().find(|p| p.kind == wanted).ok_or(OpError::ForeignHandle("a weight"))?;
-        calls.push(product(frame, chunk, *place, (weight.cols(), one_row && is_packed), residual, out));
+        calls.push(product(frame, chunk, *place, weight.cols(), residual, out));
     }
     Ok(calls)
 }
@@ -173,92 +147,22 @@ fn parts<'a>(input: &Input<'a>) -> (u32, View, View, Option<&'a Norm>) {
     }
 }
 
-/// Whether a step of one row runs without a preparation in front of its products. Other workgroups then still read what one
-/// of them reads while it writes.
-pub(super) fn prepares_itself(
-    frame: &Frame<'_>,
-    input: &Input<'_>,
-    cols: usize,
-    activations: Activations,
-    out: Tensor,
-) -> bool {
-    let device = &frame.device.abilities;
-    let (kind, x, gate, _) = parts(input);
-    device.many_cores
-        && shaders::kind_of(activations, device.dot_products) == kinds::PACKED
-        && shaders::one_row_bytes(cols.next_multiple_of(GROUP), kind, device.slices) <= device.shared
-        && [x, gate].into_iter().all(|read| are_apart(frame, read, out))
-}
-
-/// The splits of attention over short contexts, which a product of one row joins itself.
+/// The splits of attention right before a product, which its preparation joins.
 #[derive(Clone, Copy)]
 pub(super) struct Joined {
     pub dim: usize,
     /// That there is room for.
     pub splits: usize,
-}
-
-/// What a product of one row that prepares it itself is made of.
-struct One<'a> {
-    input: &'a Input<'a>,
-    joined: Option<Joined>,
-    cols: usize,
-    activations: Activations,
-    residual: Option<View>,
-    out: Tensor,
-}
-
-fn product_of_one(frame: &Frame<'_>, op: &One<'_>, chunk: &Chunk) -> Result<Call, OpError> {
-    let One { input, joined, cols, activations, residual, out } = *op;
-    let (kind, x, gate, norm) = parts(input);
-    let shape = chunk.shape;
-    let Codes::Packed { bits, group } = shape.codes else { return Err(OpError::ForeignHandle("a weight")) };
-    let limit = activations.limit().map_or(0.0, f32::from);
-    let mut params = frame.view(x).to_vec();
-    params.extend(frame.view(gate));
-    params.extend(residual.map_or([0; 8], |view| frame.view(view)));
-    params.extend([cols as u32, norm.map_or(0.0, |n| n.eps).to_bits(), limit.to_bits(), chunk.blocks() as u32]);
-    params.extend([cols.div_ceil(GROUP), shape.units(cols), shape.groups(cols), chunk.rows].map(|n| n as u32));
-    params.extend([frame.place(out) + chunk.first_row as u32, chunk.first_row as u32]);
-    params.extend([chunk.biases, chunk.residual_first, chunk.residuals, shape.factor().to_bits(), 0]);
-    params.push(joined.map_or(0, |j| j.splits as u32));
-    let packed = Packed {
-        bits,
-        group,
-        scale: shape.scale,
-        bias: shape.bias,
-        residuals: chunk.has_residuals,
-        integers: true,
-        adds: residual.is_some(),
-        rows: 1,
-        slices: frame.device.abilities.slices,
-    };
-    let one = Extent::Fixed(1);
-    let kernel = packed.one_row(kind, joined.map(|j| j.dim as u32), cols.next_multiple_of(GROUP));
-    let grid = [Extent::Fixed(chunk.blocks().min(MOST_PREPARING)), one, one];
-    let mut launch = Launch::for_rows(kernel, (frame.rows(out), 1..=1), grid);
-    // Without a norm the gain is not looked at; the step's arrays are always there.
-    let mut gain = norm.map_or(Ok(frame.bound_step()), |n| frame.vector(&n.gain))?;
-    if joined.is_some() {
-        launch.context = 0..=MOST_JOINED;
-        gain = frame.bound_scratch();
-    }
-    let size = chunk.buffer.size();
-    let bound = vec![
-        Bound { buffer: chunk.buffer.clone(), offset: 0, size: chunk.code_bytes },
-        Bound { buffer: chunk.buffer.clone(), offset: chunk.side_at, size: size - chunk.side_at },
-        gain,
-        frame.bound_step(),
-        frame.bound_arena(),
-    ];
-    Ok(Call { params, bound, launches: vec![launch] })
+    /// Words of all of them, at the front of the scratch memory.
+    pub words: usize,
 }
 
 fn prepare(
     frame: &Frame<'_>,
     input: &Input<'_>,
+    joined: Option<Joined>,
     place: &Prepared,
-    (cols, first): (usize, usize),
+    cols: usize,
     activations: Activations,
     out: Tensor,
 ) -> Result<Call, OpError> {
@@ -268,21 +172,21 @@ fn prepare(
     let mut params = frame.view(x).to_vec();
     params.extend(frame.view(gate));
     params.extend([cols, padded, place.values, place.scales, place.sums].map(|n| n as u32));
-    params.extend([norm.map_or(0.0, |n| n.eps).to_bits(), limit.to_bits(), 0]);
+    params.extend([norm.map_or(0.0, |n| n.eps).to_bits(), limit.to_bits(), joined.map_or(0, |j| j.splits as u32)]);
     // Without a norm the gain is not looked at; the step's arrays are always there.
     let gain = norm.map_or(Ok(frame.bound_step()), |n| frame.vector(&n.gain))?;
     let groups = padded / GROUP;
     let grid = [Extent::Rows(frame.rows(out), 1), Extent::Fixed(groups.div_ceil(8)), Extent::Fixed(1)];
-    let kernel = shaders::prepare(place.kind, kind);
-    let launch = Launch::for_rows(kernel, (frame.rows(out), first..=usize::MAX), grid);
-    Ok(Call::new(launch, params, vec![frame.bound_arena(), gain, frame.bound_scratch()]))
+    let kernel = shaders::prepare(place.kind, kind, joined.map(|j| j.dim as u32));
+    let bound = vec![frame.bound_arena(), gain, frame.bound_step(), frame.bound_scratch()];
+    Ok(Call::new(Launch::always(kernel, grid), params, bound))
 }
 
 fn product(
     frame: &Frame<'_>,
     chunk: &Chunk,
     place: Prepared,
-    (cols, but_one): (usize, bool),
+    cols: usize,
     residual: Option<View>,
     out: Tensor,
 ) -> Call {
@@ -298,9 +202,7 @@ fn product(
     let integers = place.kind == kinds::PACKED;
     let slices = frame.device.abilities.slices;
     let passes = passes(frame.most_rows(out), integers);
-    // One row may have a kernel of its own.
-    let passes = passes.into_iter().filter(|(pass, _)| !(but_one && *pass == 1));
-    let launches = passes.map(|(pass, range)| {
+    let launches = passes.into_iter().map(|(pass, range)| {
         let kernel = match shape.codes {
             Codes::Dense(kind) => shaders::dense(kind, adds, pass, slices),
             Codes::Packed { bits, group } => Packed {
@@ -318,7 +220,7 @@ fn product(
         };
         let blocks = if pass == WIDE_ROWS { chunk.blocks().div_ceil(2) } else { chunk.blocks() };
         let grid = [Extent::Fixed(blocks), Extent::Rows(rows, pass as usize), Extent::Fixed(1)];
-        Launch::for_rows(kernel, (rows, range), grid)
+        Launch { kernel, rows: (rows, range), grid }
     });
     let size = chunk.buffer.size();
     let bound = vec![

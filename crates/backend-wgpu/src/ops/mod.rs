@@ -79,28 +79,21 @@ impl Bound {
 }
 
 /// One way to run a call: a kernel for some numbers of rows.
-#[derive(Clone)]
 pub(crate) struct Launch {
     pub kernel: Kernel,
     /// Rows of this kind for which it is the one.
     pub rows: (Rows, RangeInclusive<usize>),
-    /// Tokens of the longest sequence for which it is.
-    pub context: RangeInclusive<usize>,
     pub grid: [Extent; 3],
 }
 
 impl Launch {
     fn always(kernel: Kernel, grid: [Extent; 3]) -> Launch {
-        Launch::for_rows(kernel, (Rows::Fixed(0), 0..=usize::MAX), grid)
-    }
-
-    fn for_rows(kernel: Kernel, rows: (Rows, RangeInclusive<usize>), grid: [Extent; 3]) -> Launch {
-        Launch { kernel, rows, context: 0..=usize::MAX, grid }
+        Launch { kernel, rows: (Rows::Fixed(0), 0..=usize::MAX), grid }
     }
 
     /// Whether the step is for it.
     pub(crate) fn fits(&self, counts: &Counts) -> bool {
-        self.rows.1.contains(&row_count(self.rows.0, counts)) && self.context.contains(&counts.context)
+        self.rows.1.contains(&row_count(self.rows.0, counts))
     }
 }
 
@@ -211,6 +204,11 @@ fn stretch(view: View) -> View {
 fn blocks(frame: &Frame<'_>, view: View) -> [u32; 8] {
     let first = frame.place(view.tensor) + view.offset as u32;
     [first, frame.cols(view.tensor), view.heads as u32, view.dim as u32, view.stride as u32, 0, 0, 0]
+}
+
+/// Words at the front of the scratch memory that attention may leave for the product behind it.
+pub(crate) fn front(op: &Op, program: &Program) -> usize {
+    if let Op::Attention { q, .. } = op { attention::scratch(program.bucket, *q) } else { 0 }
 }
 
 /// Words of memory that an op uses for itself.

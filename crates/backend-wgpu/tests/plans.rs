@@ -50,23 +50,25 @@ fn record(backend: &dyn Backend, bucket: Bucket, kind: Activations, gated: bool)
         backend.upload("w", &[packed.as_matrix()], UploadOptions::default()).unwrap()
     };
     let kv = KV_HEADS * DIM;
-    let (qkv, out) = (weight(2 * HIDDEN + 2 * kv), weight(HIDDEN));
+    let (qkv, out) = (weight(HIDDEN + 2 * kv), weight(HIDDEN));
     let (mixed, gates, down) = (weight(3 * HIDDEN), weight(2 * HEADS), weight(HIDDEN));
     let table = quantize(Format::F32, VOCAB, HIDDEN, &numbers.take(VOCAB * HIDDEN)).unwrap();
     let table = backend.upload("table", &[table.as_matrix()], UploadOptions::default()).unwrap();
     let mut vector = |n: usize| backend.upload_vector(&numbers.take(n)).unwrap();
     let norm = Norm { gain: vector(HIDDEN), eps: EPS };
     let (taps, rate, bias) = (vector(HIDDEN * 4), vector(HEADS), vector(HEADS));
+    let packed = numbers.binary(HIDDEN, HIDDEN);
+    let gate = backend.upload("gate", &[packed.as_matrix()], UploadOptions::default()).unwrap();
     let rope = Arc::new(RopeTable::plain(1e4, DIM));
 
     let mut rec = Recorder::new(bucket);
     let x = rec.embed(&table);
+    let gate = rec.norm_linear(x, &norm, &gate, kind);
     let y = rec.norm_linear(x, &norm, &qkv, kind);
     let (q, k) = (y.columns(0..HIDDEN).split(HEADS), y.columns(HIDDEN..HIDDEN + kv).split(KV_HEADS));
     let (q, k) = (rec.rope(q, &rope), rec.rope(k, &rope));
     let v = y.columns(HIDDEN + kv..HIDDEN + 2 * kv).split(KV_HEADS);
     let attended = rec.attention(q, k, v, 0, (DIM as f32).powf(-0.5));
-    let gate = y.columns(HIDDEN + 2 * kv..2 * HIDDEN + 2 * kv);
     let attended = if gated { rec.sigmoid_mul(attended, gate) } else { attended };
     let x = rec.linear_add(attended, &out, kind, x);
 

@@ -15,7 +15,7 @@ use onebit_ops::{
     Activations, Backend, Bucket, CacheSpec, KvFormat, KvSpec, PlanOptions, Recorder, Segment, StepInputs,
     UploadOptions, wait,
 };
-use onebit_quant::{Format, Matrix, quantize};
+use onebit_quant::{Format, Matrix, Packed, pack};
 use std::fs;
 use std::time::Instant;
 
@@ -101,13 +101,12 @@ const DIFFERENT: usize = 32;
 /// What is wrong with the products of one, a few and many rows with a matrix of this shape.
 fn try_shape(backend: &dyn Backend, format: Format, rows: usize, cols: usize) -> Result<Option<String>> {
     let mut random = random();
-    let mut numbers = |n: usize| -> Vec<f32> { (0..n).map(|_| random() as f32 / 2f32.powi(30) - 1.0).collect() };
-    let few = quantize(format, DIFFERENT, cols, &numbers(DIFFERENT * cols))?;
+    let few = matrix(format, cols, &mut random)?;
+    let inputs: Vec<f32> = (0..MANY * cols).map(|_| random() as f32 / 2f32.powi(30) - 1.0).collect();
     let times = rows.div_ceil(DIFFERENT);
     let many = |bytes: &[u8]| bytes.repeat(times)[..bytes.len() / DIFFERENT * rows].to_vec();
     let (codes, scales, biases) = (many(&few.codes), many(&few.scales), many(&few.biases));
     let whole = Matrix::new(format, rows, cols, &codes, &scales, &biases)?;
-    let inputs = numbers(MANY * cols);
     for count in [1, ROWS, MANY] {
         let got = product(backend, &whole, &inputs[..count * cols])?;
         let want = product(&Reference::new(), &few.as_matrix(), &inputs[..count * cols])?;
@@ -124,6 +123,21 @@ fn try_shape(backend: &dyn Backend, format: Format, rows: usize, cols: usize) ->
         }
     }
     Ok(None)
+}
+
+/// Some rows with every code of a format, and the scales and offsets of published packs: symmetric ones.
+fn matrix(format: Format, cols: usize, random: &mut impl FnMut() -> u32) -> Result<Packed> {
+    const SCALE: f32 = 1.0 / 64.0;
+    let block = format.block();
+    let most = block.map_or((1u32 << format.bits()) - 1, |block| u32::from(block.max_code));
+    let middle = if most == 3 { 1.0 } else { most as f32 / 2.0 };
+    let (scale, bias) = match block {
+        Some(block) => (SCALE * block.scale_of_d, block.bias_of_d.map_or(-middle * SCALE, |factor| factor * SCALE)),
+        None => (SCALE, -middle * SCALE),
+    };
+    let codes: Vec<u8> = (0..DIFFERENT * cols).map(|_| (random() % (most + 1)) as u8).collect();
+    let groups = DIFFERENT * cols / format.group();
+    Ok(pack(format, DIFFERENT, cols, &codes, &vec![scale; groups], &vec![bias; groups])?)
 }
 
 /// Rows of the trial that tiles of many rows take.
@@ -231,11 +245,15 @@ fn products(backend: &dyn Backend) -> Result<(Vec<f32>, f64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use onebit_quant::ParamType;
 
     #[test]
     fn a_sound_device_multiplies_with_every_shape_as_the_reference_does() {
         let cpu = onebit_backend_cpu::CpuBackend::new(onebit_backend_cpu::CpuOptions::default()).unwrap();
-        for format in [Format::Q1_0, Format::Q2_0G128] {
+        let mlx = |bits| Format::Affine { bits, group: 128, scale: ParamType::F16, bias: ParamType::F16 };
+        let packed = [Format::Q1_0, Format::Q2_0G128, Format::Q2_0G64, Format::Pq2_0, Format::Ptq1_0];
+        let plain = [Format::Q4_0, Format::Q4_1, Format::Q8_0, mlx(1), mlx(2), mlx(4), mlx(8)];
+        for format in packed.into_iter().chain(plain) {
             assert_eq!(try_shape(&cpu, format, 100, 512).unwrap(), None, "{format}");
         }
     }

@@ -115,7 +115,7 @@ fn try_shape(backend: &dyn Backend, format: Format, rows: usize, cols: usize) ->
         let bound = most * 2.0 * f32::EPSILON * (cols / 32).max(32) as f32;
         let off = |at: usize| (got[at] - want[at / rows * DIFFERENT + at % rows % DIFFERENT]).abs();
         // A number that is none is not within any bound.
-        if let Some(at) = (0..count * rows).find(|at| !(off(*at) <= bound)) {
+        if let Some(at) = (0..count * rows).find(|at| off(*at) > bound || off(*at).is_nan()) {
             return Ok(Some(format!(
                 "the product of {count} rows with {rows} x {cols} weights of {format} is off by {:e} of {most:e}",
                 off(at)

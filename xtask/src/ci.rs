@@ -34,6 +34,10 @@ const ON_LAVAPIPE: &[&str] = &[
     "speculation",
 ];
 
+/// Golden cases there: whole text models with integers, and whole pictures.
+const GOLDENS_ON_LAVAPIPE: [(&str, &str); 2] =
+    [("goldens", "wgpu_stays_within_the_int8_profile"), ("images", "wgpu_in_f32")];
+
 /// Whether lavapipe is installed where Debian and others put it.
 fn has_lavapipe() -> bool {
     let manifests = Path::new("/usr/share/vulkan/icd.d").read_dir();
@@ -55,7 +59,11 @@ pub(crate) fn run(root: &Path) -> Result<()> {
     step(TEST)?;
     if has_lavapipe() {
         let test = ["test", "-p", "onebit-backend-wgpu", "--test", "conformance", "--", "--exact"];
-        run_in(root, &[&test, ON_LAVAPIPE].concat(), &[("ONEBIT_TEST_BACKEND", "wgpu")])?;
+        let asked = [("ONEBIT_TEST_BACKEND", "wgpu")];
+        run_in(root, &[&test, ON_LAVAPIPE].concat(), &asked)?;
+        for (file, name) in GOLDENS_ON_LAVAPIPE {
+            run_in(root, &["test", "-p", "onebit", "--test", file, "--", "--exact", name], &asked)?;
+        }
     } else {
         eprintln!("mesa-vulkan-drivers is not installed: the wgpu backend ran nothing");
     }

@@ -73,10 +73,15 @@ fn not_a_number() -> f32 {
     return bitcast<f32>(bits);
 }
 
-// The float nearest a / b, whatever a device's own division lacks, for results that are normal numbers. Twice, because the
-// first correction may enter a range with other last places.
+// The float nearest a / b, whatever a device's own division lacks, for results that are normal numbers. A correction may enter a
+// range with other last places, where a second one looks again.
 fn quotient(a: f32, b: f32) -> f32 {
-    return nearest(nearest(a / b, a, b), a, b);
+    let first = a / b;
+    let q = nearest(first, a, b);
+    if (bitcast<u32>(q) == bitcast<u32>(first)) {
+        return q;
+    }
+    return nearest(q, a, b);
 }
 
 // `q`, up to three last places off a / b, moved to the nearest float. What a - q b is, counted in last places of its factors,

@@ -161,33 +161,27 @@ fn delta(@builtin(workgroup_id) wg: vec3<u32>, @builtin(local_invocation_index) 
         let count = min(BATCH, select(all, accepted, is_guess) - first);
         // Rows of guesses, or of the step.
         let from_ = select(first - accepted, first, is_guess);
-        // Gates and values of the batch are on their way while its keys come.
-        var decays = vec4<f32>();
-        var betas = vec4<f32>();
-        var values = vec4<f32>();
-        for (var i = 0u; i < BATCH; i++) {
-            let row = first_row + from_ + i;
-            if (i < count && is_guess) {
-                let at = guess(h, SEGMENT_READ, from_ + i);
-                decays[i] = guesses[at + gates_at() + h.head];
-                betas[i] = guesses[at + gates_at() + p.v.heads + h.head];
-                if (inside) {
-                    values[i] = guesses[at + values_at() + value];
-                }
-            } else if (i < count) {
-                decays[i] = row_decay(row, h.head);
-                betas[i] = row_beta(row, h.head);
-                if (inside) {
-                    values[i] = arena[place(p.v, row, value)];
-                }
-            }
-        }
         load(h, from_, count, is_guess, t);
         for (var i = 0u; i < count; i++) {
             let row = first_row + from_ + i;
-            let beta = betas[i];
-            let v = values[i];
-            let factor = exponential(decays[i]);
+            var decay = 0.0;
+            var beta = 0.0;
+            var v = 0.0;
+            if (is_guess) {
+                let at = guess(h, SEGMENT_READ, from_ + i);
+                decay = guesses[at + gates_at() + h.head];
+                beta = guesses[at + gates_at() + p.v.heads + h.head];
+                if (inside) {
+                    v = guesses[at + values_at() + value];
+                }
+            } else {
+                decay = row_decay(row, h.head);
+                beta = row_beta(row, h.head);
+                if (inside) {
+                    v = arena[place(p.v, row, value)];
+                }
+            }
+            let factor = exponential(decay);
             let key = i * WIDTH + part * KEPT;
             var read = 0.0;
             for (var r = 0u; r < KEPT; r++) {

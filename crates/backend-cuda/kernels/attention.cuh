@@ -141,10 +141,18 @@ struct Work {
 
     // The partial result of one page, by one warp.
     __device__ Result page(u32 index, const Queries<LANE, HEADS>& queries, Weights<HEADS>& weights) const {
+        const KvHead<FORMAT> keys = kv_head<FORMAT>(p, segment, index, true, kv);
+        return page(index, queries, weights, keys, kv_head<FORMAT>(p, segment, index, false, kv));
+    }
+
+    // The same of keys and values that lie somewhere else.
+    __device__ Result page(
+        u32 index, const Queries<LANE, HEADS>& queries, Weights<HEADS>& weights, const KvHead<FORMAT>& keys, const KvHead<FORMAT>& values
+    ) const {
         const u32 lane = threadIdx.x % WARP, seen = min(tokens - index * PAGE_ROWS, PAGE_ROWS);
         Result result = Result::nothing();
         float score[HEADS][2];
-        scores(kv_head<FORMAT>(p, segment, index, true, kv), queries, lane, score);
+        scores(keys, queries, lane, score);
         // The weights of the page before have been read.
         __syncwarp();
 #pragma unroll
@@ -161,7 +169,6 @@ struct Work {
         }
         __syncwarp();
         if (lane * LANE >= p.v.dim) return result;
-        const KvHead<FORMAT> values = kv_head<FORMAT>(p, segment, index, false, kv);
         // Tokens that the row does not see may be anything.
 #pragma unroll(FORMAT == KV_F16 ? (HEADS == 1 ? 16 : 8) : 4)
         for (u32 t = 0; t < seen; ++t) {
@@ -207,60 +214,67 @@ __device__ __forceinline__ void append(const AttentionParams& p) {
     }
 }
 
-// Between a projection and attention, a warp a row and head: queries, then keys, then values. The same bits as from norm,
-// rope and append one after another.
+// A head of a row between a projection and attention, by one warp: queries and keys are normed and turned, keys and values go to
+// their page. The same bits as from norm, rope and append one after another.
 template <u32 FORMAT>
-__device__ __forceinline__ void heads(const HeadsParams& p) {
+struct Turn {
     // A lane's share of 256 dimensions, and of as many pairs.
-    constexpr u32 EACH = 8, TURNS = EACH / 2;
-    __shared__ float normed[4][EACH * WARP];
-    let_next_start();
-    const AttentionParams& a = p.attention;
-    const u32 row = blockIdx.x, warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
-    u32 head = blockIdx.y * (blockDim.x / WARP) + warp;
-    if (row >= a.step.header->rows || head >= a.q.heads + a.k.heads + a.v.heads) {
-        wait_for_previous();
-        return;
-    }
-    const bool is_query = head < a.q.heads, is_key = !is_query && head < a.q.heads + a.k.heads;
-    const View& view = is_query ? a.q : is_key ? a.k : a.v;
-    if (!is_query) head -= is_key ? a.q.heads : a.q.heads + a.k.heads;
-    const float* x = view.data + u64(row) * view.row_stride + head * view.head_stride;
-    const u32 dim = view.dim;
-    float* y = normed[warp];
-    const float* gain = is_query ? p.q_gain : is_key ? p.k_gain : nullptr;
-    // What does not depend on the kernel in front.
-    float gains[EACH], v[EACH];
+    static constexpr u32 EACH = 8, TURNS = EACH / 2;
+
+    const HeadsParams& p;
+    u32 row;
+    u32 head;
+    bool is_query;
+    bool is_key;
+    const float* gain;
+    float gains[EACH];
     float2 turns[TURNS];
+
+    // `head`: queries are counted first, then keys, then values. What does not depend on the kernel in front is read.
+    __device__ Turn(const HeadsParams& p, u32 row, u32 index) : p(p), row(row), head(index) {
+        const AttentionParams& a = p.attention;
+        const u32 lane = threadIdx.x % WARP;
+        is_query = head < a.q.heads;
+        is_key = !is_query && head < a.q.heads + a.k.heads;
+        if (!is_query) head -= is_key ? a.q.heads : a.q.heads + a.k.heads;
+        gain = is_query ? p.q_gain : is_key ? p.k_gain : nullptr;
 #pragma unroll
-    for (u32 k = 0; k < EACH; ++k) gains[k] = gain != nullptr && lane + k * WARP < dim ? gain[lane + k * WARP] : 1.0f;
+        for (u32 k = 0; k < EACH; ++k) gains[k] = gain != nullptr && lane + k * WARP < view().dim ? gain[lane + k * WARP] : 1.0f;
 #pragma unroll
-    for (u32 k = 0; k < TURNS; ++k) {
-        const u32 i = lane + k * WARP;
-        if ((is_query || is_key) && i < p.pairs) turns[k] = rotation(p.table[i], a.step.positions + 3 * u64(row), p.attention_factor);
+        for (u32 k = 0; k < TURNS; ++k) {
+            const u32 i = lane + k * WARP;
+            if ((is_query || is_key) && i < p.pairs) turns[k] = rotation(p.table[i], a.step.positions + 3 * u64(row), p.attention_factor);
+        }
     }
-    wait_for_previous();
+
+    __device__ const View& view() const { return is_query ? p.attention.q : is_key ? p.attention.k : p.attention.v; }
+
+    // Into shared memory of the warp.
+    __device__ void run(float* y) const {
+        const u32 lane = threadIdx.x % WARP, dim = view().dim;
+        const float* x = view().data + u64(row) * view().row_stride + head * view().head_stride;
+        float v[EACH];
 #pragma unroll
-    for (u32 k = 0; k < EACH; ++k) v[k] = lane + k * WARP < dim ? x[lane + k * WARP] : 0.0f;
-    if (gain != nullptr) {
-        // As `warp_inverse`, of values at hand.
-        float scale;
-        const float sum = sum_in_range(scale, [&](float by) {
-            float sum = 0.0f;
+        for (u32 k = 0; k < EACH; ++k) v[k] = lane + k * WARP < dim ? x[lane + k * WARP] : 0.0f;
+        if (gain != nullptr) {
+            // As `warp_inverse`, of values at hand.
+            float scale;
+            const float sum = sum_in_range(scale, [&](float by) {
+                float sum = 0.0f;
 #pragma unroll
-            for (u32 k = 0; k < EACH; ++k) sum = fmaf(v[k] * by, v[k] * by, sum);
-            return warp_sum(sum);
-        });
-        const float inverse = inverse_root(sum, float(dim), is_query ? p.q_eps : p.k_eps, scale);
+                for (u32 k = 0; k < EACH; ++k) sum = fmaf(v[k] * by, v[k] * by, sum);
+                return warp_sum(sum);
+            });
+            const float inverse = inverse_root(sum, float(dim), is_query ? p.q_eps : p.k_eps, scale);
 #pragma unroll
-        for (u32 k = 0; k < EACH; ++k) v[k] = v[k] * inverse * gains[k];
-    }
+            for (u32 k = 0; k < EACH; ++k) v[k] = v[k] * inverse * gains[k];
+        }
 #pragma unroll
-    for (u32 k = 0; k < EACH; ++k) {
-        if (lane + k * WARP < dim) y[lane + k * WARP] = v[k];
-    }
-    __syncwarp();
-    if (is_query || is_key) {
+        for (u32 k = 0; k < EACH; ++k) {
+            if (lane + k * WARP < dim) y[lane + k * WARP] = v[k];
+        }
+        __syncwarp();
+        if (!is_query && !is_key) return;
         // A lane's pairs are its own.
 #pragma unroll
         for (u32 k = 0; k < TURNS; ++k) {
@@ -273,37 +287,69 @@ __device__ __forceinline__ void heads(const HeadsParams& p) {
         }
         __syncwarp();
     }
-    if (is_query) {
-        for (u32 d = lane; d < dim; d += WARP) p.q_out[u64(row) * p.q_stride + head * dim + d] = y[d];
+
+    // A key or value to its place.
+    __device__ void append(const float* y) const {
+        const AttentionParams& a = p.attention;
+        const Segment& segment = a.step.segments[a.step.row_segment[row]];
+        const u32 position = segment.past + (row - segment.first_row);
+        append(y, kv_head<FORMAT>(a, segment, position / PAGE_ROWS, is_key, head), position % PAGE_ROWS);
+    }
+    __device__ void append(const float* y, const KvHead<FORMAT>& to, u32 token) const {
+        const u32 lane = threadIdx.x % WARP, dim = view().dim;
+#pragma unroll 4
+        for (u32 block = 0; block < to.blocks(); ++block) {
+            const u32 d = block * KV_BLOCK + lane;
+            to.store(is_key, token, block, lane, d < dim ? y[d] : 0.0f);
+        }
+    }
+};
+
+// Between a projection and attention, a warp a row and head.
+template <u32 FORMAT>
+__device__ __forceinline__ void heads(const HeadsParams& p) {
+    __shared__ float turned[4][Turn<FORMAT>::EACH * WARP];
+    let_next_start();
+    const AttentionParams& a = p.attention;
+    const u32 row = blockIdx.x, warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    const u32 head = blockIdx.y * (blockDim.x / WARP) + warp;
+    if (row >= a.step.header->rows || head >= a.q.heads + a.k.heads + a.v.heads) {
+        wait_for_previous();
         return;
     }
-    const Segment& segment = a.step.segments[a.step.row_segment[row]];
-    const u32 position = segment.past + (row - segment.first_row);
-    const KvHead<FORMAT> kv = kv_head<FORMAT>(a, segment, position / PAGE_ROWS, is_key, head);
-    for (u32 block = 0; block < kv.blocks(); ++block) {
-        const u32 d = block * KV_BLOCK + lane;
-        kv.store(is_key, position % PAGE_ROWS, block, lane, d < dim ? y[d] : 0.0f);
-    }
+    const Turn<FORMAT> turn(p, row, head);
+    wait_for_previous();
+    turn.run(turned[warp]);
+    if (!turn.is_query) return turn.append(turned[warp]);
+    for (u32 d = lane; d < a.q.dim; d += WARP) p.q_out[u64(row) * p.q_stride + head * a.q.dim + d] = turned[warp][d];
 }
 
-// One split of one row's context: a warp a page.
+// Passes over the same pages in one thread block: what the first one reads, the second one finds in the first-level cache.
+template <u32 HEADS>
+constexpr u32 TEAMS = HEADS == 3 ? 2 : 1;
+
+// One split of one row's context: a warp a page and pass.
 template <u32 FORMAT, u32 LANE, u32 HEADS>
 __device__ __forceinline__ void split(const AttentionParams& p) {
     using Result = Partial<LANE, HEADS>;
-    __shared__ Queries<LANE, HEADS> queries;
-    __shared__ Weights<HEADS> weights[SPLIT_PAGES];
-    __shared__ Result pages[SPLIT_PAGES][WARP];
+    __shared__ Queries<LANE, HEADS> all_queries[TEAMS<HEADS>];
+    __shared__ Weights<HEADS> all_weights[TEAMS<HEADS>][SPLIT_PAGES];
+    __shared__ Result all_pages[TEAMS<HEADS>][SPLIT_PAGES][WARP];
     let_next_start();
     wait_for_previous();
-    const u32 warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    const u32 team = warp_index() / SPLIT_PAGES, warp = warp_index() % SPLIT_PAGES, lane = threadIdx.x % WARP;
     if (blockIdx.x >= p.step.header->rows) return;
-    const Work<FORMAT, LANE, HEADS> work(p, blockIdx.x, blockIdx.y);
+    // Where the passes are odd in number, the last block does the last one twice.
+    const u32 group = p.q.heads / p.k.heads, passes = p.k.heads * ((group + HEADS - 1) / HEADS);
+    const Work<FORMAT, LANE, HEADS> work(p, blockIdx.x, min(blockIdx.y * TEAMS<HEADS> + team, passes - 1));
     if (blockIdx.z * SPLIT_TOKENS >= work.tokens) return;
+    Queries<LANE, HEADS>& queries = all_queries[team];
+    Result(&pages)[SPLIT_PAGES][WARP] = all_pages[team];
     const u32 page = blockIdx.z * SPLIT_PAGES + warp;
     const bool seen = page * PAGE_ROWS < work.tokens;
-    work.load_queries(queries, threadIdx.x, blockDim.x);
+    work.load_queries(queries, threadIdx.x % (SPLIT_PAGES * WARP), SPLIT_PAGES * WARP);
     __syncthreads();
-    if (seen) pages[warp][lane] = work.page(page, queries, weights[warp]);
+    if (seen) pages[warp][lane] = work.page(page, queries, all_weights[team][warp]);
     __syncthreads();
     if (warp != 0) return;
     Result whole = Result::nothing();
@@ -349,6 +395,167 @@ struct Finish {
     }
 };
 
+// The splits of a row's context, joined in order, by blocks of at least 128 threads: a thread has EACH dimensions `blockDim.x`
+// apart.
+template <u32 EACH>
+__device__ __forceinline__ void join_splits(const float* partials, u32 splits, u32 dim, float (&y)[EACH]) {
+    constexpr u32 CHUNK = 128, TOGETHER = 16 / EACH;
+    // Of a chunk of splits: maxima, sums, and what is before and what comes is multiplied by.
+    __shared__ float maxima[CHUNK], sums[CHUNK], before[CHUNK], next[CHUNK];
+    const u32 d = threadIdx.x, size = dim + 2;
+    float largest = -infinity(), sum = 0.0f;
+#pragma unroll
+    for (u32 e = 0; e < EACH; ++e) y[e] = 0.0f;
+    for (u32 base = 0; base < splits; base += CHUNK, partials += CHUNK * size) {
+        const u32 count = min(splits - base, CHUNK);
+        if (d < count) {
+            maxima[d] = partials[d * size];
+            sums[d] = partials[d * size + 1];
+        }
+        __syncthreads();
+        if (d < count) {
+            float top = largest;
+            for (u32 s = 0; s < d; ++s) top = fmaxf(top, maxima[s]);
+            const Join joined(top, maxima[d]);
+            before[d] = joined.a;
+            next[d] = joined.b;
+        }
+        __syncthreads();
+        for (u32 s = 0; s < count; s += TOGETHER) {
+            float v[TOGETHER][EACH];
+#pragma unroll
+            for (u32 i = 0; i < TOGETHER; ++i) {
+#pragma unroll
+                for (u32 e = 0; e < EACH; ++e) {
+                    const u32 at = d + e * blockDim.x;
+                    v[i][e] = s + i < count && at < dim ? partials[(s + i) * size + 2 + at] : 0.0f;
+                }
+            }
+#pragma unroll
+            for (u32 i = 0; i < TOGETHER; ++i) {
+                if (s + i >= count) break;
+                largest = fmaxf(largest, maxima[s + i]);
+                sum = fmaf(sums[s + i], next[s + i], sum * before[s + i]);
+#pragma unroll
+                for (u32 e = 0; e < EACH; ++e) y[e] = fmaf(v[i][e], next[s + i], y[e] * before[s + i]);
+            }
+        }
+        __syncthreads();
+    }
+#pragma unroll
+    for (u32 e = 0; e < EACH; ++e) y[e] /= sum;
+}
+
+// A head's finished values, `y` as `join_splits` leaves them: as they are, or as the product's input.
+template <u32 EACH>
+__device__ __forceinline__ void finish_head(const AttentionParams& p, Finish& last, u32 row, u32 head, const float (&y)[EACH]) {
+    __shared__ float results[256];
+#pragma unroll
+    for (u32 e = 0; e < EACH; ++e) {
+        const u32 d = threadIdx.x + e * blockDim.x;
+        if (d >= p.v.dim) continue;
+        if (p.next.wanted == 0) p.out[u64(row) * p.out_stride + head * p.v.dim + d] = y[e];
+        else results[d] = y[e];
+    }
+    if (p.next.wanted == 0) return;
+    __syncthreads();
+    last.run(p.next, row, head, p.v.dim, results);
+}
+
+// A copy of a page's keys or values of one head into shared memory by a warp, on its way.
+template <u32 FORMAT>
+__device__ __forceinline__ KvHead<FORMAT> staged(const KvHead<FORMAT>& from, u8* to) {
+    const u32 bytes = head_bytes(from);
+    for (u32 at = 16 * (threadIdx.x % WARP); at < bytes; at += 16 * WARP) start_copy(to + at, from.base + at);
+    return {to, from.dim};
+}
+
+// All of a step with one row between two products, a query head and split a block: what `heads`, `split` and `attention_combine` do.
+// Every block that reads the newest page makes its newest key and value itself, and writes the bytes that all others do. The
+// block of a head that ends last joins the splits.
+//
+// Pages are on their way into shared memory before the kernel in front has ended, as far as it has room: `p.staged` says of
+// keys (1) or of keys and values (2).
+template <u32 FORMAT, u32 LANE>
+__device__ __forceinline__ void one(const HeadsParams& h) {
+    using Result = Partial<LANE, 1>;
+    constexpr u32 EACH = (LANE * WARP + 127) / 128;
+    __shared__ float turned[3][Turn<FORMAT>::EACH * WARP];
+    __shared__ Queries<LANE, 1> queries;
+    __shared__ Weights<1> weights[SPLIT_PAGES];
+    __shared__ Result pages[SPLIT_PAGES][WARP];
+    __shared__ u32 before;
+    DYNAMIC_SHARED(stage);
+    let_next_start();
+    const AttentionParams& p = h.attention;
+    const u32 warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, head = blockIdx.y, split = blockIdx.z;
+    if (p.step.header->rows == 0) {
+        wait_for_previous();
+        return;
+    }
+    const Work<FORMAT, LANE, 1> work(p, 0, head);
+    const u32 splits = (work.tokens + SPLIT_TOKENS - 1) / SPLIT_TOKENS, page = split * SPLIT_PAGES + warp;
+    const bool seen = page * PAGE_ROWS < work.tokens, newest = split == splits - 1;
+    KvHead<FORMAT> keys, values;
+    u8* own = stage;
+    if (seen) {
+        keys = kv_head<FORMAT>(p, work.segment, page, true, work.kv);
+        values = kv_head<FORMAT>(p, work.segment, page, false, work.kv);
+        own += warp * p.staged * head_bytes(keys);
+        if (p.staged > 1) values = staged(values, own + head_bytes(keys));
+        else if (lane == 0) bring_near(values.base, head_bytes(values));
+        if (p.staged > 0) keys = staged(keys, own);
+        else if (lane == 0) bring_near(keys.base, head_bytes(keys));
+    }
+    close_copies();
+    // The first warp has the query, the second one the key, the third one the value.
+    const Turn<FORMAT> turn(h, 0, warp == 0 ? head : p.q.heads + (warp == 1 ? 0 : p.k.heads) + work.kv);
+    wait_for_previous();
+    if (split >= splits) return;
+    Finish last;
+    last.load(p.next, 0, head, p.v.dim);
+    const bool turns = warp == 0 || (newest && warp < 3);
+    if (turns) turn.run(turned[warp]);
+    wait_for_copies<0>();
+    if (p.staged > 0) __syncthreads();
+    if (turns && warp == 0) {
+        float* query = reinterpret_cast<float*>(queries);
+        for (u32 d = lane; d < LANE * WARP; d += WARP) query[d] = d < p.q.dim ? turned[0][d] : 0.0f;
+    } else if (turns) {
+        turn.append(turned[warp]);
+        // And to the copy of its page.
+        const u32 token = work.tokens - 1, bytes = head_bytes(KvHead<FORMAT>{nullptr, p.k.dim});
+        u8* to = stage + token / PAGE_ROWS % SPLIT_PAGES * p.staged * bytes;
+        if (p.staged >= warp) turn.append(turned[warp], {warp == 1 ? to : to + bytes, p.k.dim}, token % PAGE_ROWS);
+    }
+    __syncthreads();
+    if (seen) pages[warp][lane] = work.page(page, queries, weights[warp], keys, values);
+    __syncthreads();
+    if (warp == 0) {
+        Result whole = Result::nothing();
+        for (u32 w = 0; w < SPLIT_PAGES && (split * SPLIT_PAGES + w) * PAGE_ROWS < work.tokens; ++w) join(whole, pages[w][lane]);
+        float* to = work.partial(0, split);
+        if (lane == 0) {
+            to[0] = whole.largest[0];
+            to[1] = whole.sum[0];
+        }
+        for (u32 i = 0; i < LANE && lane * LANE < p.v.dim; ++i) to[2 + lane * LANE + i] = whole.values[0][i];
+        __threadfence();
+        __syncwarp();
+        if (lane == 0) {
+            before = atomicAdd(p.counters + head, 1u);
+            // For the next layer.
+            if (before == splits - 1) p.counters[head] = 0;
+        }
+    }
+    __syncthreads();
+    if (before != splits - 1) return;
+    __threadfence();
+    float y[EACH];
+    join_splits(work.partial(0, 0), splits, p.v.dim, y);
+    finish_head(p, last, 0, head, y);
+}
+
 // Whole rows: a warp each. Without splits, of segments with few rows alone: the others are `attention_tile`'s.
 template <u32 FORMAT, u32 LANE, u32 HEADS>
 __device__ __forceinline__ void rows(const AttentionParams& p) {
@@ -384,15 +591,21 @@ __device__ __forceinline__ void rows(const AttentionParams& p) {
 
 }  // namespace attention
 
-#define ATTENTION_KERNEL(KERNEL, NAME, FORMAT, LANE, DIM, HEADS)                                     \
-    extern "C" __global__ void __launch_bounds__(128, 2)                                             \
+#define ATTENTION_KERNEL(KERNEL, THREADS, NAME, FORMAT, LANE, DIM, HEADS)                            \
+    extern "C" __global__ void __launch_bounds__(THREADS, 2)                                         \
         attention_##KERNEL##_##NAME##_d##DIM##_h##HEADS(const __grid_constant__ AttentionParams p) { \
         attention::KERNEL<FORMAT, LANE, HEADS>(p);                                                   \
     }
 
+#define ATTENTION_ONE(NAME, FORMAT, LANE, DIM)                                         \
+    extern "C" __global__ void __launch_bounds__(128, 2)                               \
+        attention_one_##NAME##_d##DIM(const __grid_constant__ HeadsParams p) {         \
+        attention::one<FORMAT, LANE>(p);                                               \
+    }
+
 #define ATTENTION_HEADS(NAME, FORMAT, LANE, DIM, HEADS)     \
-    ATTENTION_KERNEL(split, NAME, FORMAT, LANE, DIM, HEADS) \
-    ATTENTION_KERNEL(rows, NAME, FORMAT, LANE, DIM, HEADS)
+    ATTENTION_KERNEL(split, 128 * attention::TEAMS<HEADS>, NAME, FORMAT, LANE, DIM, HEADS) \
+    ATTENTION_KERNEL(rows, 128, NAME, FORMAT, LANE, DIM, HEADS)
 
 #define ATTENTION_DIM(NAME, FORMAT, LANE, DIM)                                                \
     ATTENTION_HEADS(NAME, FORMAT, LANE, DIM, 1)                                               \
@@ -408,6 +621,9 @@ __device__ __forceinline__ void rows(const AttentionParams& p) {
     extern "C" __global__ void __launch_bounds__(128) heads_append_##NAME(const __grid_constant__ HeadsParams p) {  \
         attention::heads<FORMAT>(p);                                                                                \
     }                                                                                                               \
+    ATTENTION_ONE(NAME, FORMAT, 2, 64)                                                                              \
+    ATTENTION_ONE(NAME, FORMAT, 4, 128)                                                                             \
+    ATTENTION_ONE(NAME, FORMAT, 8, 256)                                                                             \
     ATTENTION_DIM(NAME, FORMAT, 2, 64)                                                                              \
     ATTENTION_DIM(NAME, FORMAT, 4, 128)                                                                             \
     ATTENTION_DIM(NAME, FORMAT, 8, 256)

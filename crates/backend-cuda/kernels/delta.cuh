@@ -195,6 +195,17 @@ __device__ __forceinline__ void update(State<COLS>& s, const Batch<LANES, COLS>&
     }
 }
 
+// Row `i` of a batch: the state after it, and the result of the lane's column.
+template <u32 LANES>
+__device__ __forceinline__ float result(const Batch<LANES, 1>& batch, u32 i, State<1>& s, u32 part, u32 column) {
+    update<LANES, 1>(s, batch, i, part, column);
+    float4 query[KEPT / 4];
+    take<LANES>(batch.queries[i], part, query);
+    float y[1];
+    products<LANES, 1>(s, query, y);
+    return y[0];
+}
+
 // Row `i` of a batch that begins at row `first` of the segment: the state after it, and its result.
 template <u32 LANES, u32 COLS>
 __device__ __forceinline__ void step(
@@ -217,7 +228,10 @@ __device__ __forceinline__ void step(
 // The rows of a segment, batch by batch.
 template <u32 LANES, u32 COLS>
 struct EachBatch {
-    __device__ void operator()(const Head& h, Batch<LANES, COLS>& batch, State<COLS>& s, u32 part, u32 column) const {
+    static constexpr u32 BATCHES = 1;
+
+    __device__ void operator()(const Head& h, Batch<LANES, COLS>* batches, State<COLS>& s, u32 part, u32 column) const {
+        Batch<LANES, COLS>& batch = batches[0];
         for (u32 first = 0; first < h.segment.rows; first += BATCH) {
             const u32 count = min(h.segment.rows - first, BATCH);
             load<LANES, COLS>(h, batch, first, count, false);
@@ -229,7 +243,7 @@ struct EachBatch {
 // `rows` brings the rows of a segment and steps through them.
 template <u32 LANES, u32 COLS, typename Rows = EachBatch<LANES, COLS>>
 __device__ __forceinline__ void gated_delta(const DeltaParams& p) {
-    __shared__ Batch<LANES, COLS> batch;
+    __shared__ Batch<LANES, COLS> batches[Rows::BATCHES];
     const Rows rows;
     let_next_start();
     bool waited = false;
@@ -256,14 +270,14 @@ __device__ __forceinline__ void gated_delta(const DeltaParams& p) {
         };
         for (u32 first = 0; first < h.segment.accepted; first += BATCH) {
             const u32 count = min(h.segment.accepted - first, BATCH);
-            load<LANES, COLS>(h, batch, first, count, true);
-            for (u32 i = 0; i < count; ++i) update<LANES, COLS>(s, batch, i, part, column);
+            load<LANES, COLS>(h, batches[0], first, count, true);
+            for (u32 i = 0; i < count; ++i) update<LANES, COLS>(s, batches[0], i, part, column);
         }
         if (h.segment.speculative) {
             if (h.segment.accepted > 0) store();
             keep_guesses<LANES, COLS>(h);
         }
-        rows(h, batch, s, part, column);
+        rows(h, batches, s, part, column);
         if (!h.segment.speculative) store();
     }
     if (!waited) wait_for_previous();

@@ -99,36 +99,29 @@ struct MadeBatches {
         }
     }
 
-    // Of row `i` of a batch; the state moves on.
-    static __device__ float result(const Rows& batch, u32 i, State<COLS>& s, u32 part, u32 column) {
-        update<LANES, COLS>(s, batch, i, part, column);
-        float4 query[KEPT / 4];
-        take<LANES>(batch.queries[i], part, query);
-        float y[COLS];
-        products<LANES, COLS>(s, query, y);
-        return y[0];
-    }
+    // One is read while the other one is filled. They are told apart by an index: of two names the compiler would read both and
+    // take one, which is right, but looks like a race.
+    static constexpr u32 BATCHES = 2;
 
-    __device__ void operator()(const Head& h, Rows& batch, State<COLS>& s, u32 part, u32 column) const {
-        __shared__ Rows other;
+    __device__ void operator()(const Head& h, Rows* batches, State<COLS>& s, u32 part, u32 column) const {
         const u32 c = blockIdx.x * WIDTH + column;
         Share share;
         // What an earlier segment left has been read.
         __syncthreads();
-        bring(h, batch, share, 0);
+        bring(h, batches[0], share, 0);
         for (u32 first = 0; first < h.segment.rows; first += BATCH) {
-            const bool odd = first / BATCH % 2;
-            Rows& now = odd ? other : batch;
+            const u32 odd = first / BATCH % 2;
+            Rows& now = batches[odd];
             store(now, share);
             wait_for_copies<0>();
             __syncthreads();
-            if (first + BATCH < h.segment.rows) bring(h, odd ? batch : other, share, first + BATCH);
+            if (first + BATCH < h.segment.rows) bring(h, batches[1 - odd], share, first + BATCH);
             const u32 count = min(h.segment.rows - first, BATCH);
             if (count == BATCH) {
                 // Results are stored behind the batch: a store between would keep the next row's reads behind it.
                 float y[BATCH];
 #pragma unroll
-                for (u32 i = 0; i < BATCH; ++i) y[i] = result(now, i, s, part, column);
+                for (u32 i = 0; i < BATCH; ++i) y[i] = result<LANES>(now, i, s, part, column);
                 if (part == 0 && c < h.p.v.dim) {
                     float* to = h.p.out + u64(h.segment.first_row + first) * h.p.out_stride + h.head * h.p.v.dim + c;
 #pragma unroll

@@ -23,6 +23,21 @@ __device__ __forceinline__ float power_of_two(float x) {
     return y;
 }
 
+// 2^15 + byte `i` of a word, a number without sign.
+constexpr float BYTES_ABOVE = 32768.0f;
+__device__ __forceinline__ float byte_above(u32 word, u32 i) {
+    u32 bits;
+    asm("prmt.b32 %0, %1, %2, %3;" : "=r"(bits) : "r"(word), "r"(0x47000000u), "r"(0x7404u + 16 * i));
+    return __uint_as_float(bits);
+}
+
+// Brings memory into the second-level cache, where a later reading finds it. Whole units of 16 bytes; by one thread.
+__device__ __forceinline__ void bring_near(const void* at, u32 bytes) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(at), "r"(bytes) : "memory");
+#endif
+}
+
 // Lets the kernel behind this one begin, as far as it does not need this one's results.
 __device__ __forceinline__ void let_next_start() {
 #if __CUDA_ARCH__ >= 900

@@ -93,13 +93,25 @@ struct KvHead {
         const float scale = half_value(u16(unit.pair)), minimum = half_value(u16(unit.pair >> 16));
 #pragma unroll
         for (u32 i = 0; i < PER_UNIT; ++i) {
+            const u32 word = words[i / (PER_UNIT / 4)];
             switch (FORMAT) {
-                case KV_F32: values[i] = __uint_as_float(words[i / (PER_UNIT / 4)]); break;
-                case KV_F16: values[i] = half_value(u16(words[i / (PER_UNIT / 4)] >> 16 * (i % 2))); break;
-                case KV_Q8: values[i] = float(i8(words[i / (PER_UNIT / 4)] >> 8 * (i % 4))) * scale; break;
-                default: values[i] = float(words[i / (PER_UNIT / 4)] >> 4 * (i % 8) & 15) * scale + minimum;
+                case KV_F32: values[i] = __uint_as_float(word); break;
+                case KV_F16: values[i] = half_value(u16(word >> 16 * (i % 2))); break;
+                case KV_Q8: values[i] = signed_byte(word, i % 4, scale); break;
+                default: values[i] = nibble(word, i % 8, scale, minimum);
             }
         }
+    }
+
+    // A byte of a word times a scale of 16 bits. Conversions of integers are slow: the byte, without its sign, becomes the middle of
+    // a float above 2^15; what is too much is a multiple of the scale, and both products are exact.
+    static __device__ float signed_byte(u32 word, u32 i, float scale) {
+        return fmaf(byte_above(word ^ 0x80808080u, i), scale, -(BYTES_ABOVE + 128.0f) * scale);
+    }
+
+    // Four bits times a scale, which is exact, plus a minimum.
+    static __device__ float nibble(u32 word, u32 i, float scale, float minimum) {
+        return fmaf(byte_above(word >> 4 * (i % 2) & 0x0f0f0f0fu, i / 2) - BYTES_ABOVE, scale, minimum);
     }
 
     // ---- values: token by token ----
@@ -146,16 +158,13 @@ struct KvHead {
             if (N >= 4) words<N >= 4 ? N / 4 : 1>(reinterpret_cast<const u32*>(from), fours);
             else fours[0] = from[0];
 #pragma unroll
-            for (u32 i = 0; i < N; ++i) values[i] = float(i8(fours[i / 4] >> 8 * (i % 4))) * scale;
+            for (u32 i = 0; i < N; ++i) values[i] = signed_byte(fours[i / 4], i % 4, scale);
         } else {
             const u8* from = base + (token * blocks() * 32 + first) / 2;
             const u32 pair = reinterpret_cast<const u32*>(scales())[token * blocks() + first / KV_BLOCK];
             const float scale = half_value(u16(pair)), minimum = half_value(u16(pair >> 16));
 #pragma unroll
-            for (u32 i = 0; i < N / 2; ++i) {
-                values[2 * i] = float(from[i] & 15) * scale + minimum;
-                values[2 * i + 1] = float(from[i] >> 4) * scale + minimum;
-            }
+            for (u32 i = 0; i < N; ++i) values[i] = nibble(from[i / 2], i % 2, scale, minimum);
         }
     }
 
@@ -193,6 +202,10 @@ struct KvHead {
         }
     }
 };
+
+// Bytes of one head's keys, or values, of a page.
+template <u32 FORMAT>
+__device__ __forceinline__ u32 head_bytes(const KvHead<FORMAT>& head) { return PAGE_ROWS * head.token_bytes(); }
 
 // Head `head` of the page that holds position `position` of a segment: keys, or values.
 template <u32 FORMAT>

@@ -324,6 +324,8 @@ struct AttentionParams {
     u8* pages;
     // One partial result for each row, query head and split: maximum, sum, then `dim` values.
     float* partials;
+    // Of `attention_one`: for each query head the splits that are done, 0 between kernels.
+    u32* counters;
     float* out;
     u64 page_bytes;
     u32 out_stride;
@@ -332,6 +334,9 @@ struct AttentionParams {
     float scale;
     // Splits of SPLIT_PAGES pages that the plan's context has; 0 where `attention_tile` runs.
     u32 splits;
+    // Of `attention_one`: 1 where keys are copied to shared memory, 2 where values are, too.
+    u32 staged;
+    u32 reserved;
     // What is made of the results at once, as a product's input, by the kernel that finishes them; `wanted` 0: nothing.
     PrepareParams next;
 };
@@ -493,9 +498,9 @@ static_assert(sizeof(View) == 24 && sizeof(Residual) == 8 && sizeof(Part) == 88 
 static_assert(sizeof(EmbedParams) == 824 && sizeof(PointwiseParams) == 72 && sizeof(SelectRowsParams) == 136,
               "params.rs");
 static_assert(sizeof(NormParams) == 80 && sizeof(RopePair) == 8 && sizeof(RopeParams) == 72, "params.rs");
-static_assert(sizeof(PrepareParams) == 168 && sizeof(LinearParams) == 1120 && sizeof(AttentionParams) == 384,
+static_assert(sizeof(PrepareParams) == 168 && sizeof(LinearParams) == 1120 && sizeof(AttentionParams) == 400,
               "params.rs");
 static_assert(sizeof(ConvParams) == 176 && sizeof(DeltaGatesParams) == 88 && sizeof(DeltaParams) == 464, "params.rs");
-static_assert(sizeof(HeadsParams) == 440 && sizeof(SampleParams) == 144 && sizeof(SampleShare) == 24, "params.rs");
+static_assert(sizeof(HeadsParams) == 456 && sizeof(SampleParams) == 144 && sizeof(SampleShare) == 24, "params.rs");
 static_assert(sizeof(MixParams) == 96 && sizeof(GroupNormParams) == 80 && sizeof(FullAttentionParams) == 104, "params.rs");
 static_assert(sizeof(Conv2dParams) == 192, "params.rs");

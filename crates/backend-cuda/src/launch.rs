@@ -368,6 +368,9 @@ fn attention_tile_shared(dim: usize) -> usize {
 /// Most thread blocks of splits of single heads, about what a large device holds at a time.
 const FEW_SPLITS: usize = 1024;
 
+/// At least the bytes of shared memory that `attention_one_*` declare.
+const ONE_DECLARES: usize = 14 << 10;
+
 /// Shape of an attention op in a plan.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct AttentionShape {
@@ -379,6 +382,8 @@ pub(crate) struct AttentionShape {
     pub dim: usize,
     pub format: KvFormat,
     pub arch: Arch,
+    /// Most bytes of shared memory of a thread block.
+    pub shared: u32,
 }
 
 /// Launches of an attention op, in order: appending to the pages, then one or two more.
@@ -389,8 +394,12 @@ pub(crate) struct AttentionLaunches {
     pub partials_bytes: usize,
     /// `AttentionParams::splits`.
     pub splits: u32,
-    /// Whether the results can become the input of a product at once.
-    pub rounds: bool,
+    /// Whether the results can become the input of a product at once: of the launches, and of `one`.
+    pub rounds: [bool; 2],
+    /// Of a step with one row and little to do: all of them as one, from queries and keys that are still to be normed and turned.
+    pub one: Option<Launch>,
+    /// `AttentionParams::staged` of that one.
+    pub staged: u32,
 }
 
 /// What an attention op becomes.
@@ -398,7 +407,7 @@ pub(crate) struct AttentionLaunches {
 /// # Errors
 /// A head dimension that is no multiple of 8 or larger than 256.
 pub(crate) fn attention(shape: AttentionShape) -> Result<AttentionLaunches, OpError> {
-    let AttentionShape { rows, context, heads, kv_heads, dim, format, arch } = shape;
+    let AttentionShape { rows, context, heads, kv_heads, dim, format, arch, shared } = shape;
     if !dim.is_multiple_of(8) || dim == 0 || dim > 256 {
         return Err(OpError::Shape {
             op: "attention",
@@ -428,7 +437,9 @@ pub(crate) fn attention(shape: AttentionShape) -> Result<AttentionLaunches, OpEr
     }
     if !tiled && (splits == 1 || rows * passes < FULL_DEVICE) {
         let kernel = format!("attention_split_{suffix}_h{together}");
-        launches.push(launch(kernel, [rows, passes, splits], 32 * SPLIT_PAGES));
+        // Two passes over the same pages share a block, as far as it has room for what they leave.
+        let teams = if together == 3 { 2 } else { 1 };
+        launches.push(launch(kernel, [rows, passes.div_ceil(teams), splits], 32 * SPLIT_PAGES * teams));
         if splits > 1 {
             launches.push(launch("attention_combine", [rows, heads, 1], 256));
             partials_bytes = rows * heads * splits * (dim + 2) * 4;
@@ -437,9 +448,20 @@ pub(crate) fn attention(shape: AttentionShape) -> Result<AttentionLaunches, OpEr
         let grid = [rows.div_ceil(ROWS_A_BLOCK), passes, 1];
         launches.push(launch(format!("attention_rows_{suffix}_h{together}"), grid, 32 * ROWS_A_BLOCK));
     }
-    // The kernel that joins splits has all of a head in a block.
-    let rounds = partials_bytes > 0 && rows <= MOST_ROWS && dim.is_multiple_of(GROUP);
-    Ok(AttentionLaunches { launches, partials_bytes, splits: if tiled { 0 } else { splits as u32 }, rounds })
+    // Keys, or keys and values, of a split are copied to shared memory where there is room beside what the kernel declares.
+    let stage = SPLIT_PAGES * PAGE_ROWS * format.head_bytes(dim);
+    let staged = (shared as usize).saturating_sub(ONE_DECLARES).checked_div(stage).unwrap_or(0).min(2);
+    let one = (rows == 1 && few).then(|| Launch {
+        shared: (staged * stage) as u32,
+        ..launch(format!("attention_one_{suffix}"), [1, heads, splits], 32 * SPLIT_PAGES)
+    });
+    if one.is_some() {
+        partials_bytes = heads * splits * (dim + 2) * 4;
+    }
+    // The block that joins splits has all of a head.
+    let joins = launches.last().is_some_and(|last| last.kernel == "attention_combine") && rows <= MOST_ROWS;
+    let rounds = [joins, one.is_some()].map(|joins| joins && dim.is_multiple_of(GROUP));
+    Ok(AttentionLaunches { launches, partials_bytes, splits: if tiled { 0 } else { splits as u32 }, rounds, one, staged: staged as u32 })
 }
 
 /// `heads_append_*`: a warp a row and head.

@@ -387,6 +387,8 @@ pub(crate) struct AttentionParams {
     pub pages: Address,
     /// One partial result for each row, query head and split: maximum, sum, then `dim` values.
     pub partials: Address,
+    /// Of `attention_one_*`: for each query head the splits that are done, 0 between kernels.
+    pub counters: Address,
     pub out: Address,
     pub page_bytes: u64,
     pub out_stride: u32,
@@ -395,6 +397,9 @@ pub(crate) struct AttentionParams {
     pub scale: f32,
     /// Splits of SPLIT_PAGES pages that the plan's context has.
     pub splits: u32,
+    /// Of `attention_one_*`: 1 where keys are copied to shared memory, 2 where values are, too.
+    pub staged: u32,
+    pub reserved: u32,
     /// What is made of the results at once, as a product's input, by the kernel that finishes them; `wanted` 0: nothing.
     pub next: PrepareParams,
 }
@@ -596,11 +601,11 @@ const _: () = {
     assert!(size_of::<RopeParams>() == 72);
     assert!(size_of::<PrepareParams>() == 168);
     assert!(size_of::<LinearParams>() == 1120);
-    assert!(size_of::<AttentionParams>() == 384);
+    assert!(size_of::<AttentionParams>() == 400);
     assert!(size_of::<ConvParams>() == 176);
     assert!(size_of::<DeltaGatesParams>() == 88);
     assert!(size_of::<DeltaParams>() == 464);
-    assert!(size_of::<HeadsParams>() == 440);
+    assert!(size_of::<HeadsParams>() == 456);
     assert!(size_of::<SampleParams>() == 144);
     assert!(size_of::<MixParams>() == 96);
     assert!(size_of::<GroupNormParams>() == 80);

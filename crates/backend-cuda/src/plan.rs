@@ -35,6 +35,8 @@ pub(crate) struct CudaPlan {
     scratch: Buffer,
     /// Of one half of it.
     scratch_bytes: usize,
+    /// For kernels whose last block does something; 0 between kernels.
+    counters: Buffer,
     tables: Vec<(Arc<RopeTable>, Buffer)>,
     /// Numbers of rows of temporaries that have one of their own, in ascending order, and the same on the device.
     counts: (Vec<usize>, Buffer),
@@ -138,6 +140,7 @@ impl CudaPlan {
             arena: Buffer::zeroed(device, arena, "the temporaries of a plan")?,
             scratch: Buffer::zeroed(device, scratch, "the scratch memory of a plan")?,
             scratch_bytes,
+            counters: Buffer::zeroed(device, ops::counters(&program) * size_of::<u32>(), "the counters of a plan")?,
             tables,
             counts: upload_counts(device, &program)?,
             work: Mutex::new(Work { layout, inputs, areas: 0, launched: Launched::Profiled(Vec::new()) }),
@@ -168,6 +171,7 @@ impl CudaPlan {
             arena: self.arena.address(),
             scratch: self.scratch.address(),
             scratch_bytes: self.scratch_bytes,
+            counters: self.counters.address(),
             step: layout.step(inputs),
             memory,
             areas,

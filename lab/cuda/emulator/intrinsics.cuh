@@ -18,6 +18,11 @@ inline float half_value(u16 bits) {
 
 inline float power_of_two(float x) { return std::exp2f(x); }
 
+constexpr float BYTES_ABOVE = 32768.0f;
+inline float byte_above(u32 word, u32 i) { return BYTES_ABOVE + float(word >> 8 * i & 255); }
+
+inline void bring_near(const void*, u32) {}
+
 inline void let_next_start() {}
 inline void wait_for_previous() {}
 

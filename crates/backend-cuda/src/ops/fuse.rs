@@ -44,9 +44,10 @@ pub(crate) fn launches(program: &Program, frame: &Frame<'_>) -> Result<Vec<Vec<C
             Op::Attention { .. } => {
                 // What attention keeps for itself lies in the first half of the scratch memory.
                 place.half = 1;
-                let next = fuse.rounds_attention(&ops[at..], place.half)?;
+                let heads = fuse.heads(&ops[..at], op);
+                let next = fuse.rounds_attention(&ops[at..], heads, place.half)?;
                 place.given = next.map(|next| next.out);
-                match fuse.heads(&ops[..at], op) {
+                match heads {
                     true => (4, fuse.attention_with_heads(&ops[at - 4..at], op, next)?),
                     false => (0, attention::calls(frame, fuse.attention(op, next))?),
                 }
@@ -229,7 +230,7 @@ impl Fuse<'_> {
         else {
             return false;
         };
-        let Op::Attention { q, k, v, .. } = op else { return false };
+        let Op::Attention { q, k, v, out, .. } = op else { return false };
         let same = |a: View, b: View| a.heads == b.heads && a.dim == b.dim;
         self.is_all_of(*q_in, *q_normed)
             && self.is_all_of(*k_in, *k_normed)
@@ -240,7 +241,7 @@ impl Fuse<'_> {
             && same(*k, *k_raw)
             && [*q_in, *q].iter().all(|view| same(*view, *q_raw))
             && [*k_in, *k].iter().all(|view| same(*view, *k_raw))
-            && ![*q_raw, *k_raw, *v].iter().any(|raw| self.meets(*raw, *q_out))
+            && ![*q_raw, *k_raw, *v].iter().any(|raw| self.meets(*raw, *q_out) || self.meets(*raw, *out))
     }
 
     fn attention(&self, op: &Op, next: Option<PrepareParams>) -> Attention {
@@ -249,7 +250,7 @@ impl Fuse<'_> {
     }
 
     /// Where a product follows attention, perhaps behind a gate, and few rows: the results as the product's input.
-    fn rounds_attention(&self, ops: &[Op], half: usize) -> Result<Option<PrepareParams>, OpError> {
+    fn rounds_attention(&self, ops: &[Op], heads: bool, half: usize) -> Result<Option<PrepareParams>, OpError> {
         let (maker, product) = match ops {
             [_, gate @ Op::SigmoidMul { .. }, product, ..] if self.input(&ops[..2], product) => (Some(gate), product),
             [_, product, ..] => (None, product),
@@ -259,7 +260,7 @@ impl Fuse<'_> {
             return Ok(None);
         };
         let read = if let Some(Op::SigmoidMul { x, .. }) = maker { x } else { x };
-        if !self.is_all_of(*read, *out) || !attention::rounds(self.frame, *q, *k)? {
+        if !self.is_all_of(*read, *out) || !attention::rounds(self.frame, *q, *k, heads)? {
             return Ok(None);
         }
         let linear = self.linear(maker, product);

@@ -56,6 +56,8 @@ pub(crate) struct Frame<'a> {
     pub scratch: Address,
     /// Bytes of one half of that memory.
     pub scratch_bytes: usize,
+    /// First of the numbers by which the blocks of a kernel tell each other that they are done, for each head; 0 between kernels.
+    pub counters: Address,
     /// The step's arrays.
     pub step: params::Step,
     pub memory: &'a Memory,
@@ -135,12 +137,18 @@ pub(crate) fn scratch(op: &Op, program: &Program, memory: &Memory, device: &Arc<
         Op::Linear { x, weight, activations, epilogue, .. } => {
             linear::scratch(program.max_rows(x.tensor), weight, *activations, *epilogue, device)
         }
-        Op::Attention { q, k, .. } => attention::scratch(program.bucket, *q, *k, memory, device.arch),
+        Op::Attention { q, k, .. } => attention::scratch(program.bucket, *q, *k, memory, device),
         Op::GatedDelta { k, v, .. } => recurrent::delta_scratch(program.bucket.rows, *k, *v),
         Op::GroupNorm { x, groups, .. } => Ok(image::norm_scratch(program.max_rows(x.tensor), *groups)),
         Op::Sample { logits } => Ok(simple::sample_scratch(program.bucket.logits, *logits)),
         _ => Ok(0),
     }
+}
+
+/// Numbers at [`Frame::counters`] that a program needs: a query head each.
+pub(crate) fn counters(program: &Program) -> usize {
+    let heads = program.ops.iter().map(|op| if let Op::Attention { q, .. } = op { q.heads } else { 0 });
+    heads.max().unwrap_or(0)
 }
 
 /// The launches of one op, in order. Outputs have none: the host copies them.

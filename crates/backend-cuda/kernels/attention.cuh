@@ -324,32 +324,24 @@ __device__ __forceinline__ void heads(const HeadsParams& p) {
     for (u32 d = lane; d < a.q.dim; d += WARP) p.q_out[u64(row) * p.q_stride + head * a.q.dim + d] = turned[warp][d];
 }
 
-// Passes over the same pages in one thread block: what the first one reads, the second one finds in the first-level cache.
-template <u32 HEADS>
-constexpr u32 TEAMS = HEADS == 3 ? 2 : 1;
-
-// One split of one row's context: a warp a page and pass.
+// One split of one row's context: a warp a page.
 template <u32 FORMAT, u32 LANE, u32 HEADS>
 __device__ __forceinline__ void split(const AttentionParams& p) {
     using Result = Partial<LANE, HEADS>;
-    __shared__ Queries<LANE, HEADS> all_queries[TEAMS<HEADS>];
-    __shared__ Weights<HEADS> all_weights[TEAMS<HEADS>][SPLIT_PAGES];
-    __shared__ Result all_pages[TEAMS<HEADS>][SPLIT_PAGES][WARP];
+    __shared__ Queries<LANE, HEADS> queries;
+    __shared__ Weights<HEADS> weights[SPLIT_PAGES];
+    __shared__ Result pages[SPLIT_PAGES][WARP];
     let_next_start();
     wait_for_previous();
-    const u32 team = warp_index() / SPLIT_PAGES, warp = warp_index() % SPLIT_PAGES, lane = threadIdx.x % WARP;
+    const u32 warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
     if (blockIdx.x >= p.step.header->rows) return;
-    // Where the passes are odd in number, the last block does the last one twice.
-    const u32 group = p.q.heads / p.k.heads, passes = p.k.heads * ((group + HEADS - 1) / HEADS);
-    const Work<FORMAT, LANE, HEADS> work(p, blockIdx.x, min(blockIdx.y * TEAMS<HEADS> + team, passes - 1));
+    const Work<FORMAT, LANE, HEADS> work(p, blockIdx.x, blockIdx.y);
     if (blockIdx.z * SPLIT_TOKENS >= work.tokens) return;
-    Queries<LANE, HEADS>& queries = all_queries[team];
-    Result(&pages)[SPLIT_PAGES][WARP] = all_pages[team];
     const u32 page = blockIdx.z * SPLIT_PAGES + warp;
     const bool seen = page * PAGE_ROWS < work.tokens;
-    work.load_queries(queries, threadIdx.x % (SPLIT_PAGES * WARP), SPLIT_PAGES * WARP);
+    work.load_queries(queries, threadIdx.x, blockDim.x);
     __syncthreads();
-    if (seen) pages[warp][lane] = work.page(page, queries, all_weights[team][warp]);
+    if (seen) pages[warp][lane] = work.page(page, queries, weights[warp]);
     __syncthreads();
     if (warp != 0) return;
     Result whole = Result::nothing();
@@ -591,8 +583,8 @@ __device__ __forceinline__ void rows(const AttentionParams& p) {
 
 }  // namespace attention
 
-#define ATTENTION_KERNEL(KERNEL, THREADS, NAME, FORMAT, LANE, DIM, HEADS)                            \
-    extern "C" __global__ void __launch_bounds__(THREADS, 2)                                         \
+#define ATTENTION_KERNEL(KERNEL, NAME, FORMAT, LANE, DIM, HEADS)                                     \
+    extern "C" __global__ void __launch_bounds__(128, 2)                                             \
         attention_##KERNEL##_##NAME##_d##DIM##_h##HEADS(const __grid_constant__ AttentionParams p) { \
         attention::KERNEL<FORMAT, LANE, HEADS>(p);                                                   \
     }
@@ -604,8 +596,8 @@ __device__ __forceinline__ void rows(const AttentionParams& p) {
     }
 
 #define ATTENTION_HEADS(NAME, FORMAT, LANE, DIM, HEADS)     \
-    ATTENTION_KERNEL(split, 128 * attention::TEAMS<HEADS>, NAME, FORMAT, LANE, DIM, HEADS) \
-    ATTENTION_KERNEL(rows, 128, NAME, FORMAT, LANE, DIM, HEADS)
+    ATTENTION_KERNEL(split, NAME, FORMAT, LANE, DIM, HEADS) \
+    ATTENTION_KERNEL(rows, NAME, FORMAT, LANE, DIM, HEADS)
 
 #define ATTENTION_DIM(NAME, FORMAT, LANE, DIM)                                                \
     ATTENTION_HEADS(NAME, FORMAT, LANE, DIM, 1)                                               \

@@ -27,16 +27,16 @@ __device__ __forceinline__ float column_sum(float x) {
     return x;
 }
 
-// COLS columns a lane, COLUMNS<LANES, COLS> of one head in a block.
-template <u32 LANES, u32 COLS>
-constexpr u32 COLUMNS = COLS * THREADS / LANES;
+// Columns of one head in a block.
+template <u32 LANES>
+constexpr u32 COLUMNS = THREADS / LANES;
 
-template <u32 LANES, u32 COLS>
+template <u32 LANES>
 struct Batch {
     // Zeros behind the key dimension.
     float4 keys[BATCH][LANES * KEPT / 4];
     float4 queries[BATCH][LANES * KEPT / 4];
-    float values[BATCH][COLUMNS<LANES, COLS>];
+    float values[BATCH][COLUMNS<LANES>];
     float decay[BATCH];
     float beta[BATCH];
 };
@@ -89,10 +89,10 @@ __device__ __forceinline__ void normalise(const float* x, u32 dim, float eps, fl
 }
 
 // Brings `count` rows from `first` on into shared memory: accepted guesses, or rows of the step.
-template <u32 LANES, u32 COLS>
-__device__ __forceinline__ void load(const Head& h, Batch<LANES, COLS>& batch, u32 first, u32 count, bool accepted) {
+template <u32 LANES>
+__device__ __forceinline__ void load(const Head& h, Batch<LANES>& batch, u32 first, u32 count, bool accepted) {
     const DeltaParams& p = h.p;
-    constexpr u32 WIDTH = COLUMNS<LANES, COLS>;
+    constexpr u32 WIDTH = COLUMNS<LANES>;
     const u32 warp = threadIdx.x / WARP, column = blockIdx.x * WIDTH;
     __syncthreads();
     for (u32 j = threadIdx.x; j < count * WIDTH; j += THREADS) {
@@ -125,10 +125,10 @@ __device__ __forceinline__ void load(const Head& h, Batch<LANES, COLS>& batch, u
 }
 
 // Rows of the step, as they came, into the pending area.
-template <u32 LANES, u32 COLS>
+template <u32 LANES>
 __device__ __forceinline__ void keep_guesses(const Head& h) {
     const DeltaParams& p = h.p;
-    constexpr u32 WIDTH = COLUMNS<LANES, COLS>;
+    constexpr u32 WIDTH = COLUMNS<LANES>;
     const u32 column = blockIdx.x * WIDTH;
     for (u32 i = 0; i < h.segment.rows; ++i) {
         const u32 row = h.segment.first_row + i;
@@ -152,23 +152,19 @@ __device__ __forceinline__ float component(const float4& v, u32 i) {
     return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
 }
 
-// What a lane has of the state.
-template <u32 COLS>
-using State = float[COLS][KEPT];
+// What a lane has of the state: a part of a column.
+using State = float[KEPT];
 
-// Inner products of the lane's columns with a vector that its lanes share: four running sums each, joined in pairs.
-template <u32 LANES, u32 COLS>
-__device__ __forceinline__ void products(const State<COLS>& s, const float4 (&vector)[KEPT / 4], float (&out)[COLS]) {
+// Inner product of the column with a vector that its lanes share: four running sums each, joined in pairs.
+template <u32 LANES>
+__device__ __forceinline__ float product(const State& s, const float4 (&vector)[KEPT / 4]) {
+    float sums[4] = {};
 #pragma unroll
-    for (u32 j = 0; j < COLS; ++j) {
-        float sums[4] = {};
+    for (u32 r = 0; r < KEPT; r += 4) {
 #pragma unroll
-        for (u32 r = 0; r < KEPT; r += 4) {
-#pragma unroll
-            for (u32 i = 0; i < 4; ++i) sums[i] = fmaf(s[j][r + i], component(vector[r / 4], i), sums[i]);
-        }
-        out[j] = column_sum<LANES>((sums[0] + sums[1]) + (sums[2] + sums[3]));
+        for (u32 i = 0; i < 4; ++i) sums[i] = fmaf(s[r + i], component(vector[r / 4], i), sums[i]);
     }
+    return column_sum<LANES>((sums[0] + sums[1]) + (sums[2] + sums[3]));
 }
 
 // The lane's part of a vector of shared memory.
@@ -178,72 +174,56 @@ __device__ __forceinline__ void take(const float4* from, u32 part, float4 (&to)[
     for (u32 r = 0; r < KEPT; r += 4) to[r / 4] = from[key_index<LANES>(r, part) / 4];
 }
 
-// One token: S *= decay; d = beta (v - S^T k); S += k d^T. The lane's columns lie THREADS / LANES apart from `column` on.
-template <u32 LANES, u32 COLS>
-__device__ __forceinline__ void update(State<COLS>& s, const Batch<LANES, COLS>& batch, u32 i, u32 part, u32 column) {
+// One token: S *= decay; d = beta (v - S^T k); S += k d^T.
+template <u32 LANES>
+__device__ __forceinline__ void update(State& s, const Batch<LANES>& batch, u32 i, u32 part, u32 column) {
     float4 key[KEPT / 4];
     take<LANES>(batch.keys[i], part, key);
 #pragma unroll
-    for (u32 r = 0; r < COLS * KEPT; ++r) s[r / KEPT][r % KEPT] *= batch.decay[i];
-    float read[COLS];
-    products<LANES, COLS>(s, key, read);
+    for (u32 r = 0; r < KEPT; ++r) s[r] *= batch.decay[i];
+    const float delta = batch.beta[i] * (batch.values[i][column] - product<LANES>(s, key));
 #pragma unroll
-    for (u32 j = 0; j < COLS; ++j) {
-        const float delta = batch.beta[i] * (batch.values[i][column + j * (THREADS / LANES)] - read[j]);
-#pragma unroll
-        for (u32 r = 0; r < KEPT; ++r) s[j][r] = fmaf(component(key[r / 4], r % 4), delta, s[j][r]);
-    }
+    for (u32 r = 0; r < KEPT; ++r) s[r] = fmaf(component(key[r / 4], r % 4), delta, s[r]);
 }
 
 // Row `i` of a batch: the state after it, and the result of the lane's column.
 template <u32 LANES>
-__device__ __forceinline__ float result(const Batch<LANES, 1>& batch, u32 i, State<1>& s, u32 part, u32 column) {
-    update<LANES, 1>(s, batch, i, part, column);
+__device__ __forceinline__ float result(const Batch<LANES>& batch, u32 i, State& s, u32 part, u32 column) {
+    update<LANES>(s, batch, i, part, column);
     float4 query[KEPT / 4];
     take<LANES>(batch.queries[i], part, query);
-    float y[1];
-    products<LANES, 1>(s, query, y);
-    return y[0];
+    return product<LANES>(s, query);
 }
 
-// Row `i` of a batch that begins at row `first` of the segment: the state after it, and its result.
-template <u32 LANES, u32 COLS>
+// The same, kept as a result: the batch begins at row `first` of the segment.
+template <u32 LANES>
 __device__ __forceinline__ void step(
-    const Head& h, const Batch<LANES, COLS>& batch, u32 first, u32 i, State<COLS>& s, u32 part, u32 column
+    const Head& h, const Batch<LANES>& batch, u32 first, u32 i, State& s, u32 part, u32 column
 ) {
-    update<LANES, COLS>(s, batch, i, part, column);
-    float4 query[KEPT / 4];
-    take<LANES>(batch.queries[i], part, query);
-    float y[COLS];
-    products<LANES, COLS>(s, query, y);
-#pragma unroll
-    for (u32 j = 0; j < COLS; ++j) {
-        const u32 c = blockIdx.x * COLUMNS<LANES, COLS> + column + j * (THREADS / LANES);
-        if (part == 0 && c < h.p.v.dim) {
-            h.p.out[u64(h.segment.first_row + first + i) * h.p.out_stride + h.head * h.p.v.dim + c] = y[j];
-        }
-    }
+    const float y = result<LANES>(batch, i, s, part, column);
+    const u32 c = blockIdx.x * COLUMNS<LANES> + column;
+    if (part == 0 && c < h.p.v.dim) h.p.out[u64(h.segment.first_row + first + i) * h.p.out_stride + h.head * h.p.v.dim + c] = y;
 }
 
 // The rows of a segment, batch by batch.
-template <u32 LANES, u32 COLS>
+template <u32 LANES>
 struct EachBatch {
     static constexpr u32 BATCHES = 1;
 
-    __device__ void operator()(const Head& h, Batch<LANES, COLS>* batches, State<COLS>& s, u32 part, u32 column) const {
-        Batch<LANES, COLS>& batch = batches[0];
+    __device__ void operator()(const Head& h, Batch<LANES>* batches, State& s, u32 part, u32 column) const {
+        Batch<LANES>& batch = batches[0];
         for (u32 first = 0; first < h.segment.rows; first += BATCH) {
             const u32 count = min(h.segment.rows - first, BATCH);
-            load<LANES, COLS>(h, batch, first, count, false);
-            for (u32 i = 0; i < count; ++i) step<LANES, COLS>(h, batch, first, i, s, part, column);
+            load<LANES>(h, batch, first, count, false);
+            for (u32 i = 0; i < count; ++i) step<LANES>(h, batch, first, i, s, part, column);
         }
     }
 };
 
 // `rows` brings the rows of a segment and steps through them.
-template <u32 LANES, u32 COLS, typename Rows = EachBatch<LANES, COLS>>
+template <u32 LANES, typename Rows = EachBatch<LANES>>
 __device__ __forceinline__ void gated_delta(const DeltaParams& p) {
-    __shared__ Batch<LANES, COLS> batches[Rows::BATCHES];
+    __shared__ Batch<LANES> batches[Rows::BATCHES];
     const Rows rows;
     let_next_start();
     bool waited = false;
@@ -252,30 +232,29 @@ __device__ __forceinline__ void gated_delta(const DeltaParams& p) {
         const Head h(p, p.step.segments[z], blockIdx.y);
         const auto each = [&](auto&& f) {
 #pragma unroll
-            for (u32 i = 0; i < COLS * KEPT; ++i) {
-                const u32 j = i / KEPT, r = i % KEPT, key = key_index<LANES>(r, part);
-                const u32 c = blockIdx.x * COLUMNS<LANES, COLS> + column + j * (THREADS / LANES);
-                f(j, r, key < p.k.dim && c < p.v.dim, h.state() + u64(key) * p.v.dim + c);
+            for (u32 r = 0; r < KEPT; ++r) {
+                const u32 key = key_index<LANES>(r, part), c = blockIdx.x * COLUMNS<LANES> + column;
+                f(r, key < p.k.dim && c < p.v.dim, h.state() + u64(key) * p.v.dim + c);
             }
         };
-        State<COLS> s;
+        State s;
         // Nothing of this step but this kernel touches this state: it can be on its way early.
-        each([&](u32 j, u32 r, bool is_there, const float* at) { s[j][r] = is_there ? *at : 0.0f; });
+        each([&](u32 r, bool is_there, const float* at) { s[r] = is_there ? *at : 0.0f; });
         if (!waited) wait_for_previous();
         waited = true;
         const auto store = [&]() {
-            each([&](u32 j, u32 r, bool is_there, float* at) {
-                if (is_there) *at = s[j][r];
+            each([&](u32 r, bool is_there, float* at) {
+                if (is_there) *at = s[r];
             });
         };
         for (u32 first = 0; first < h.segment.accepted; first += BATCH) {
             const u32 count = min(h.segment.accepted - first, BATCH);
-            load<LANES, COLS>(h, batches[0], first, count, true);
-            for (u32 i = 0; i < count; ++i) update<LANES, COLS>(s, batches[0], i, part, column);
+            load<LANES>(h, batches[0], first, count, true);
+            for (u32 i = 0; i < count; ++i) update<LANES>(s, batches[0], i, part, column);
         }
         if (h.segment.speculative) {
             if (h.segment.accepted > 0) store();
-            keep_guesses<LANES, COLS>(h);
+            keep_guesses<LANES>(h);
         }
         rows(h, batches, s, part, column);
         if (!h.segment.speculative) store();

@@ -45,13 +45,10 @@ __device__ __forceinline__ void make(const DeltaParams& p) {
     }
 }
 
-// Columns of a lane: with two it takes half as long again, for want of warps.
-constexpr u32 COLS = 1;
-
 template <u32 LANES>
 struct MadeBatches {
-    using Rows = Batch<LANES, COLS>;
-    static constexpr u32 WIDTH = COLUMNS<LANES, COLS>;
+    using Rows = Batch<LANES>;
+    static constexpr u32 WIDTH = COLUMNS<LANES>;
     static constexpr u32 UNITS = LANES * KEPT / 4;
     static constexpr u32 VALUES = (BATCH * WIDTH + THREADS - 1) / THREADS;
 
@@ -103,7 +100,7 @@ struct MadeBatches {
     // take one, which is right, but looks like a race.
     static constexpr u32 BATCHES = 2;
 
-    __device__ void operator()(const Head& h, Rows* batches, State<COLS>& s, u32 part, u32 column) const {
+    __device__ void operator()(const Head& h, Rows* batches, State& s, u32 part, u32 column) const {
         const u32 c = blockIdx.x * WIDTH + column;
         Share share;
         // What an earlier segment left has been read.
@@ -128,7 +125,7 @@ struct MadeBatches {
                     for (u32 i = 0; i < BATCH; ++i) to[u64(i) * h.p.out_stride] = y[i];
                 }
             } else {
-                for (u32 i = 0; i < count; ++i) step<LANES, COLS>(h, now, first, i, s, part, column);
+                for (u32 i = 0; i < count; ++i) step<LANES>(h, now, first, i, s, part, column);
             }
         }
     }
@@ -141,7 +138,7 @@ struct MadeBatches {
         make<KEY_DIM / KEPT>(p);                                                                                        \
     }                                                                                                                   \
     extern "C" __global__ void __launch_bounds__(128, 2) delta_rows_k##KEY_DIM(const __grid_constant__ DeltaParams p) { \
-        gated_delta<KEY_DIM / KEPT, COLS, MadeBatches<KEY_DIM / KEPT>>(p);                                                    \
+        gated_delta<KEY_DIM / KEPT, MadeBatches<KEY_DIM / KEPT>>(p);                                                          \
     }
 
 // Key dimensions up to this one.

@@ -396,8 +396,6 @@ struct DeltaParams {
     // A value of `HeadMap`.
     u32 map;
     float eps;
-    // Of `gated_delta_*_rounds`: what is made of its results. A view of them is not looked at.
-    PrepareParams next;
 };
 
 // Logits that one block looks at, and what it finds: the largest key above the place that it has counted from the last
@@ -500,7 +498,7 @@ static_assert(sizeof(EmbedParams) == 824 && sizeof(PointwiseParams) == 72 && siz
 static_assert(sizeof(NormParams) == 80 && sizeof(RopePair) == 8 && sizeof(RopeParams) == 72, "params.rs");
 static_assert(sizeof(PrepareParams) == 168 && sizeof(LinearParams) == 1120 && sizeof(AttentionParams) == 400,
               "params.rs");
-static_assert(sizeof(ConvParams) == 176 && sizeof(DeltaGatesParams) == 88 && sizeof(DeltaParams) == 464, "params.rs");
+static_assert(sizeof(ConvParams) == 176 && sizeof(DeltaGatesParams) == 88 && sizeof(DeltaParams) == 296, "params.rs");
 static_assert(sizeof(HeadsParams) == 456 && sizeof(SampleParams) == 144 && sizeof(SampleShare) == 24, "params.rs");
 static_assert(sizeof(MixParams) == 96 && sizeof(GroupNormParams) == 80 && sizeof(FullAttentionParams) == 104, "params.rs");
 static_assert(sizeof(Conv2dParams) == 192, "params.rs");

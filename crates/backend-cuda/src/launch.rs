@@ -437,9 +437,7 @@ pub(crate) fn attention(shape: AttentionShape) -> Result<AttentionLaunches, OpEr
     }
     if !tiled && (splits == 1 || rows * passes < FULL_DEVICE) {
         let kernel = format!("attention_split_{suffix}_h{together}");
-        // Two passes over the same pages share a block, as far as it has room for what they leave.
-        let teams = if together == 3 { 2 } else { 1 };
-        launches.push(launch(kernel, [rows, passes.div_ceil(teams), splits], 32 * SPLIT_PAGES * teams));
+        launches.push(launch(kernel, [rows, passes, splits], 32 * SPLIT_PAGES));
         if splits > 1 {
             launches.push(launch("attention_combine", [rows, heads, 1], 256));
             partials_bytes = rows * heads * splits * (dim + 2) * 4;
@@ -545,20 +543,6 @@ pub(crate) fn gated_delta(
     let make = launch(format!("delta_make_k{width}"), [rows, 1, 1], 256);
     let row = 2 * key_heads * width + (2 * heads).next_multiple_of(4);
     Ok((vec![make, launch(format!("delta_rows_k{width}"), grid, THREADS)], rows * row * size_of::<f32>()))
-}
-
-/// Whether the kernel that does both is faster than two: as compiled it spills registers, 30 us a layer of the 27B where the
-/// two take 8 (one H200).
-const DELTA_ROUNDING_PAYS: bool = false;
-
-/// Whether the delta rule can make its results the input of a product at once, for its kernel has a whole head in a block.
-pub(crate) fn delta_rounds(rows: usize, key_dim: usize, value_dim: usize) -> bool {
-    DELTA_ROUNDING_PAYS && rows <= MOST_ROWS && key_dim <= 128 && value_dim == GROUP
-}
-
-/// `gated_delta` that does so.
-pub(crate) fn gated_delta_rounds(rows: usize, heads: usize) -> Launch {
-    launch("gated_delta_k128_rounds", [1, heads, rows], 128)
 }
 
 /// Floats of one row of the delta rule's pending area: keys, values, log decay and beta of every value head (key heads

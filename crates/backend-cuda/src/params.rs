@@ -483,8 +483,6 @@ pub(crate) struct DeltaParams {
     /// A value of `HeadMap`.
     pub map: u32,
     pub eps: f32,
-    /// Of `gated_delta_*_rounds`: what is made of its results. A view of them is not looked at.
-    pub next: PrepareParams,
 }
 
 /// Logits that one block of `sample_scan` looks at, and the bytes of what it finds.
@@ -604,7 +602,7 @@ const _: () = {
     assert!(size_of::<AttentionParams>() == 400);
     assert!(size_of::<ConvParams>() == 176);
     assert!(size_of::<DeltaGatesParams>() == 88);
-    assert!(size_of::<DeltaParams>() == 464);
+    assert!(size_of::<DeltaParams>() == 296);
     assert!(size_of::<HeadsParams>() == 456);
     assert!(size_of::<SampleParams>() == 144);
     assert!(size_of::<MixParams>() == 96);

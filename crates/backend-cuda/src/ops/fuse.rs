@@ -37,9 +37,7 @@ pub(crate) fn launches(program: &Program, frame: &Frame<'_>) -> Result<Vec<Vec<C
             Op::SelectRows { .. } if std::mem::take(&mut selected) => (0, Vec::new()),
             Op::GatedDelta { .. } => {
                 let made = fuse.gates(&ops[..at], op);
-                let next = fuse.rounds_delta(&ops[at..], place.half)?;
-                place.given = next.map(|next| next.out);
-                (usize::from(made), fuse.delta(made.then(|| &ops[at - 1]), op, next)?)
+                (usize::from(made), fuse.delta(made.then(|| &ops[at - 1]), op)?)
             }
             Op::Attention { .. } => {
                 // What attention keeps for itself lies in the first half of the scratch memory.
@@ -190,7 +188,7 @@ impl Fuse<'_> {
     }
 
     /// A delta rule with its gates, which `maker` may make.
-    fn delta(&self, maker: Option<&Op>, op: &Op, next: Option<PrepareParams>) -> Result<Vec<Call>, OpError> {
+    fn delta(&self, maker: Option<&Op>, op: &Op) -> Result<Vec<Call>, OpError> {
         let Op::GatedDelta { q, k, v, log_decay, beta, map, eps, layer, out } = op else {
             unreachable!("found as a delta rule")
         };
@@ -200,22 +198,8 @@ impl Fuse<'_> {
             }
             _ => recurrent::Gates::Given([*log_decay, *beta]),
         };
-        let op = recurrent::Delta { qkv: [*q, *k, *v], gates, map: *map, eps: *eps, layer: *layer, out: *out, next };
+        let op = recurrent::Delta { qkv: [*q, *k, *v], gates, map: *map, eps: *eps, layer: *layer, out: *out };
         recurrent::gated_delta(self.frame, &op)
-    }
-
-    /// Where a gated norm and a product follow a delta rule, and few rows: its results as the input of the product.
-    fn rounds_delta(&self, ops: &[Op], half: usize) -> Result<Option<PrepareParams>, OpError> {
-        let [Op::GatedDelta { k, v, out, .. }, norm @ Op::GatedNorm { x, .. }, product @ Op::Linear { .. }, ..] = ops
-        else {
-            return Ok(None);
-        };
-        let heads = self.is_all_of(*x, *out) && x.heads == v.heads && x.dim == v.dim;
-        let few = launch::delta_rounds(self.frame.bucket.rows, k.dim, v.dim);
-        if !heads || !few || !self.input(&ops[..2], product) {
-            return Ok(None);
-        }
-        Ok(Some(linear::preparation(self.frame, &self.linear(Some(norm), product), half)?.0))
     }
 
     /// Queries and keys that are normed and turned before attention: one kernel does it and fills the pages.

@@ -2,7 +2,7 @@
 
 use super::{Call, Frame};
 use crate::launch::{self, Launch};
-use crate::params::{ConvParams, DeltaParams, PrepareParams, head_map};
+use crate::params::{ConvParams, DeltaParams, head_map};
 use onebit_ops::{HeadMap, OpError, Tensor, Vector, View};
 
 pub(super) fn conv_silu(
@@ -57,8 +57,6 @@ pub(super) struct Delta<'a> {
     pub eps: f32,
     pub layer: usize,
     pub out: Tensor,
-    /// What is made of the results at once, as a product's input; they are written nowhere then.
-    pub next: Option<PrepareParams>,
 }
 
 fn launches(rows: usize, k: View, v: View) -> Result<(Vec<Launch>, usize), OpError> {
@@ -100,11 +98,7 @@ pub(super) fn gated_delta(frame: &Frame<'_>, op: &Delta<'_>) -> Result<Vec<Call>
             HeadMap::Tiled => head_map::TILED,
         },
         eps: op.eps,
-        next: op.next.unwrap_or_default(),
     };
-    let launches = match op.next {
-        Some(_) => vec![launch::gated_delta_rounds(frame.bucket.rows, v.heads)],
-        None => launches(frame.bucket.rows, k, v)?.0,
-    };
+    let (launches, _) = launches(frame.bucket.rows, k, v)?;
     Ok(launches.into_iter().map(|launch| Call::new(launch, params)).collect())
 }

@@ -119,7 +119,6 @@ __device__ __forceinline__ void run(const LinearParams& p) {
     using Narrow = linear::Packed<linear::Integers<1, false, 1>, 1>;
     __shared__ float sums[BLOCKS][MOST_SLICES][M][BLOCK_ROWS + 1];
     __shared__ Letters<M> letters;
-    let_next_start();
     fetch(p);
     const bool rounds = p.next.planes != nullptr;
     u32 i = 0;
@@ -138,6 +137,7 @@ __device__ __forceinline__ void run(const LinearParams& p) {
         order(codes + b * room * CODE_BYTES, parts[b].codes + u64(index) * records * CODE_BYTES, records * CODE_BYTES);
         order(scales + b * room * SCALE_BYTES, parts[b].scales + u64(index) * records * SCALE_BYTES, records * SCALE_BYTES);
     }
+    if (!p.alone) let_next_start();
     if (rounds) {
         if (threadIdx.x == 0) {
             make_barrier(&letters.box);
@@ -195,6 +195,7 @@ __device__ __forceinline__ void run(const LinearParams& p) {
     close_copies();
     wait_for_copies<0>();
     __syncthreads();
+    if (p.alone) let_next_start();
     float sum[BLOCKS][M][2] = {};
     // Where the lane's row lies that `spread_rows` is told: of the first of two records, then of the second.
     const u32 piece = unknown(16 * half + lane % 16 + lane / 16 * share * BLOCK_ROWS);

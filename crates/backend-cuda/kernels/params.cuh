@@ -309,6 +309,10 @@ struct LinearParams {
     // Its first columns are the channels of a convolution of one row, which runs at once; `weight` null: none. Its view of
     // inputs is not looked at.
     ConvParams conv;
+    // Whether the kernel behind this one may begin only when this one has all of its input: before, its many weights would stand in
+    // the way of that. Otherwise it may once this one has ordered its own weights.
+    u32 alone;
+    u32 reserved;
     Part parts[MAX_PARTS];
 };
 
@@ -496,7 +500,7 @@ static_assert(sizeof(View) == 24 && sizeof(Residual) == 8 && sizeof(Part) == 88 
 static_assert(sizeof(EmbedParams) == 824 && sizeof(PointwiseParams) == 72 && sizeof(SelectRowsParams) == 136,
               "params.rs");
 static_assert(sizeof(NormParams) == 80 && sizeof(RopePair) == 8 && sizeof(RopeParams) == 72, "params.rs");
-static_assert(sizeof(PrepareParams) == 168 && sizeof(LinearParams) == 1120 && sizeof(AttentionParams) == 400,
+static_assert(sizeof(PrepareParams) == 168 && sizeof(LinearParams) == 1128 && sizeof(AttentionParams) == 400,
               "params.rs");
 static_assert(sizeof(ConvParams) == 176 && sizeof(DeltaGatesParams) == 88 && sizeof(DeltaParams) == 296, "params.rs");
 static_assert(sizeof(HeadsParams) == 456 && sizeof(SampleParams) == 144 && sizeof(SampleShare) == 24, "params.rs");

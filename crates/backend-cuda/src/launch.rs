@@ -116,6 +116,7 @@ pub(crate) struct Product {
     pub arch: Arch,
     /// Most bytes of shared memory of a thread block.
     pub shared: u32,
+    pub multiprocessors: u32,
     /// Whether blocks can run in clusters.
     pub clusters: bool,
 }
@@ -248,9 +249,12 @@ pub(crate) fn linear(parts: &[Shape], product: &Product) -> Vec<(Range<usize>, L
                 Kind::Lanes => tiled(format!("{name}{inputs}"), MOST_ROWS, THREADS),
                 Kind::Quads => tiled(format!("{name}{inputs}_quads"), MOST_ROWS / 2, warps),
                 Kind::Stream => {
-                    let Some(stream) = Stream::of(product) else { unreachable!("found to stream") };
+                    let Some(usual) = Stream::of(product) else { unreachable!("found to stream") };
                     let kernel = if swiglu { "stream_pair" } else { "stream" };
-                    let name = format!("linear_{name}_{kernel}_m{}", stream.tile);
+                    let (name, stream) = match Stream::lean(product, blocks) {
+                        Some((share, lean)) => (format!("linear_{name}_lean_pair_{share}"), lean),
+                        None => (format!("linear_{name}_{kernel}_m{}", usual.tile), usual),
+                    };
                     Launch { shared: stream.shared as u32, ..launch(name, [blocks, 1, 1], stream.threads) }
                 }
                 Kind::Grouped => large("grouped", blocks, GROUPED_TILE),
@@ -611,7 +615,7 @@ mod tests {
     const BINARY: Shape = Shape { codes: Codes::Bits1, group: 128, rows: 64, plain: true };
 
     fn product(rows: usize, cols: usize, activations: Activations, swiglu: bool, arch: Arch) -> Product {
-        Product { rows, cols, activations, swiglu, arch, shared: 99 << 10, clusters: true }
+        Product { rows, cols, activations, swiglu, arch, shared: 99 << 10, multiprocessors: 132, clusters: true }
     }
 
     fn kernels(parts: &[Shape], product: &Product) -> Vec<Launch> {

@@ -372,6 +372,9 @@ pub(crate) struct LinearParams {
     /// Its first columns are the channels of a convolution of one row, which runs at once; `weight` null: none. Its view of
     /// inputs is not looked at.
     pub conv: ConvParams,
+    /// Of the streaming kernels: whether the kernel behind this one may begin only when this one has all of its input.
+    pub alone: u32,
+    pub reserved: u32,
     pub parts: [Part; MAX_PARTS],
 }
 
@@ -598,7 +601,7 @@ const _: () = {
     assert!(size_of::<RopePair>() == 8);
     assert!(size_of::<RopeParams>() == 72);
     assert!(size_of::<PrepareParams>() == 168);
-    assert!(size_of::<LinearParams>() == 1120);
+    assert!(size_of::<LinearParams>() == 1128);
     assert!(size_of::<AttentionParams>() == 400);
     assert!(size_of::<ConvParams>() == 176);
     assert!(size_of::<DeltaGatesParams>() == 88);

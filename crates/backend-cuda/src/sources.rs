@@ -28,6 +28,7 @@ pub(crate) static HEADERS: &[File] = &files![
     "linear.cuh",
     "linear_batch.cuh",
     "linear_grouped.cuh",
+    "linear_lean.cuh",
     "linear_quads.cuh",
     "linear_stream.cuh",
     "linear_tiles.cuh",

@@ -143,15 +143,16 @@ impl Fuse<'_> {
             return Ok(None);
         }
         let (mut prepared, end) = linear::prepared(self.frame.half(half), parts[1], &after);
+        let large = *epilogue == Epilogue::SwiGlu;
         let Some(norm) = norm else {
             let kept = self.readers[op.out.0 as usize] > 1;
-            return Ok(Some(linear::Next { x: prepared, gain: 0, kept }));
+            return Ok(Some(linear::Next { x: prepared, gain: 0, kept, large }));
         };
         prepared.squares = self.frame.half(half) + end as Address;
         prepared.raw = self.frame.place(op.out);
         prepared.raw_stride = self.frame.cols(op.out);
         prepared.eps = norm.eps;
-        Ok(Some(linear::Next { x: prepared, gain: self.frame.vector(&norm.gain)?, kept: true }))
+        Ok(Some(linear::Next { x: prepared, gain: self.frame.vector(&norm.gain)?, kept: true, large }))
     }
 
     /// A convolution behind a product of one row that the product can do.

@@ -58,6 +58,8 @@ pub(super) struct Next {
     pub gain: Address,
     /// Whether the results are written as they are, too.
     pub kept: bool,
+    /// Whether the next product is gate and up: their weights come only when this one has its input.
+    pub large: bool,
 }
 
 /// How a product runs beside its neighbours.
@@ -87,8 +89,8 @@ pub(super) fn product(
     device: &Device,
 ) -> Product {
     let swiglu = epilogue == Epilogue::SwiGlu && !is_composed(resident, epilogue);
-    let Device { arch, shared_bytes: shared, clusters, .. } = *device;
-    Product { rows, cols: weight.cols(), activations, swiglu, arch, shared, clusters }
+    let Device { arch, shared_bytes: shared, multiprocessors, clusters, .. } = *device;
+    Product { rows, cols: weight.cols(), activations, swiglu, arch, shared, multiprocessors, clusters }
 }
 
 /// The prepared input at `base`, and where its memory ends.
@@ -200,6 +202,8 @@ pub(super) fn calls(frame: &Frame<'_>, op: &Linear<'_>, place: Place) -> Result<
             next: place.next.map_or_else(params::Prepared::default, |next| next.x),
             next_gain: place.next.map_or(0, |next| next.gain),
             conv: place.conv.unwrap_or_default(),
+            alone: u32::from(place.next.is_some_and(|next| next.large)),
+            reserved: 0,
             parts: parts_list(&parts),
         };
         calls.push(Call::new(launch, params));

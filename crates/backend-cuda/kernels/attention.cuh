@@ -462,8 +462,8 @@ __device__ __forceinline__ KvHead<FORMAT> staged(const KvHead<FORMAT>& from, u8*
     return {to, from.dim};
 }
 
-// All of a step with one row between two products, a query head and split a block: what `heads`, `split` and `attention_combine` do.
-// Every block that reads the newest page makes its newest key and value itself, and writes the bytes that all others do. The
+// All of a step with one row between two products, a query head and some splits a block: what `heads`, `split` and `attention_combine`
+// do. Every block that reads the newest page makes its newest key and value itself, and writes the bytes that all others do. The
 // block of a head that ends last joins the splits.
 //
 // Pages are on their way into shared memory before the kernel in front has ended, as far as it has room: `p.staged` says of
@@ -480,33 +480,38 @@ __device__ __forceinline__ void one(const HeadsParams& h) {
     DYNAMIC_SHARED(stage);
     let_next_start();
     const AttentionParams& p = h.attention;
-    const u32 warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, head = blockIdx.y, split = blockIdx.z;
+    const u32 warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, head = blockIdx.y, first = blockIdx.z;
     if (p.step.header->rows == 0) {
         wait_for_previous();
         return;
     }
     const Work<FORMAT, LANE, 1> work(p, 0, head);
-    const u32 splits = (work.tokens + SPLIT_TOKENS - 1) / SPLIT_TOKENS, page = split * SPLIT_PAGES + warp;
-    const bool seen = page * PAGE_ROWS < work.tokens, newest = split == splits - 1;
+    const u32 splits = (work.tokens + SPLIT_TOKENS - 1) / SPLIT_TOKENS, newest = work.tokens - 1;
+    const u32 bytes = head_bytes(KvHead<FORMAT>{nullptr, p.k.dim});
+    u8* own = stage + warp * p.staged * bytes;
     KvHead<FORMAT> keys, values;
-    u8* own = stage;
-    if (seen) {
-        keys = kv_head<FORMAT>(p, work.segment, page, true, work.kv);
-        values = kv_head<FORMAT>(p, work.segment, page, false, work.kv);
-        own += warp * p.staged * head_bytes(keys);
-        if (p.staged > 1) values = staged(values, own + head_bytes(keys));
-        else if (lane == 0) bring_near(values.base, head_bytes(values));
-        if (p.staged > 0) keys = staged(keys, own);
-        else if (lane == 0) bring_near(keys.base, head_bytes(keys));
-    }
-    close_copies();
+    const auto bring = [&](u32 split) {
+        const u32 page = split * SPLIT_PAGES + warp;
+        if (page * PAGE_ROWS < work.tokens) {
+            keys = kv_head<FORMAT>(p, work.segment, page, true, work.kv);
+            values = kv_head<FORMAT>(p, work.segment, page, false, work.kv);
+            if (p.staged > 1) values = staged(values, own + bytes);
+            else if (lane == 0) bring_near(values.base, bytes);
+            if (p.staged > 0) keys = staged(keys, own);
+            else if (lane == 0) bring_near(keys.base, bytes);
+        }
+        close_copies();
+    };
+    bring(first);
     // The first warp has the query, the second one the key, the third one the value.
     const Turn<FORMAT> turn(h, 0, warp == 0 ? head : p.q.heads + (warp == 1 ? 0 : p.k.heads) + work.kv);
     wait_for_previous();
-    if (split >= splits) return;
+    if (first >= splits) return;
     Finish last;
     last.load(p.next, 0, head, p.v.dim);
-    const bool turns = warp == 0 || (newest && warp < 3);
+    // Whether the block has the newest token, at once or in a later turn.
+    const bool appends = (splits - 1 - first) % gridDim.z == 0;
+    const bool turns = warp == 0 || (appends && warp < 3);
     if (turns) turn.run(turned[warp]);
     wait_for_copies<0>();
     if (p.staged > 0) __syncthreads();
@@ -515,15 +520,25 @@ __device__ __forceinline__ void one(const HeadsParams& h) {
         for (u32 d = lane; d < LANE * WARP; d += WARP) query[d] = d < p.q.dim ? turned[0][d] : 0.0f;
     } else if (turns) {
         turn.append(turned[warp]);
-        // And to the copy of its page.
-        const u32 token = work.tokens - 1, bytes = head_bytes(KvHead<FORMAT>{nullptr, p.k.dim});
-        u8* to = stage + token / PAGE_ROWS % SPLIT_PAGES * p.staged * bytes;
-        if (p.staged >= warp) turn.append(turned[warp], {warp == 1 ? to : to + bytes, p.k.dim}, token % PAGE_ROWS);
+        // And to the copy of its page, where there is one already.
+        u8* to = stage + newest / PAGE_ROWS % SPLIT_PAGES * p.staged * bytes;
+        const bool copied = first == splits - 1 && p.staged >= warp;
+        if (copied) turn.append(turned[warp], {warp == 1 ? to : to + bytes, p.k.dim}, newest % PAGE_ROWS);
     }
-    __syncthreads();
-    if (seen) pages[warp][lane] = work.page(page, queries, weights[warp], keys, values);
-    __syncthreads();
-    if (warp == 0) {
+    u32 done = 0;
+#pragma unroll 1
+    for (u32 split = first; split < splits; split += gridDim.z, ++done) {
+        // What was made, or what the turn before left, is there for all.
+        __syncthreads();
+        if (split != first) {
+            bring(split);
+            wait_for_copies<0>();
+            __syncwarp();
+        }
+        const u32 page = split * SPLIT_PAGES + warp;
+        if (page * PAGE_ROWS < work.tokens) pages[warp][lane] = work.page(page, queries, weights[warp], keys, values);
+        __syncthreads();
+        if (warp != 0) continue;
         Result whole = Result::nothing();
         for (u32 w = 0; w < SPLIT_PAGES && (split * SPLIT_PAGES + w) * PAGE_ROWS < work.tokens; ++w) join(whole, pages[w][lane]);
         float* to = work.partial(0, split);
@@ -532,16 +547,18 @@ __device__ __forceinline__ void one(const HeadsParams& h) {
             to[1] = whole.sum[0];
         }
         for (u32 i = 0; i < LANE && lane * LANE < p.v.dim; ++i) to[2 + lane * LANE + i] = whole.values[0][i];
+    }
+    if (warp == 0) {
         __threadfence();
         __syncwarp();
         if (lane == 0) {
-            before = atomicAdd(p.counters + head, 1u);
+            before = atomicAdd(p.counters + head, done);
             // For the next layer.
-            if (before == splits - 1) p.counters[head] = 0;
+            if (before + done == splits) p.counters[head] = 0;
         }
     }
     __syncthreads();
-    if (before != splits - 1) return;
+    if (before + done != splits) return;
     __threadfence();
     float y[EACH];
     join_splits(work.partial(0, 0), splits, p.v.dim, y);

@@ -388,6 +388,7 @@ pub(crate) struct AttentionShape {
     pub arch: Arch,
     /// Most bytes of shared memory of a thread block.
     pub shared: u32,
+    pub multiprocessors: u32,
 }
 
 /// Launches of an attention op, in order: appending to the pages, then one or two more.
@@ -411,7 +412,7 @@ pub(crate) struct AttentionLaunches {
 /// # Errors
 /// A head dimension that is no multiple of 8 or larger than 256.
 pub(crate) fn attention(shape: AttentionShape) -> Result<AttentionLaunches, OpError> {
-    let AttentionShape { rows, context, heads, kv_heads, dim, format, arch, shared } = shape;
+    let AttentionShape { rows, context, heads, kv_heads, dim, format, arch, shared, multiprocessors } = shape;
     if !dim.is_multiple_of(8) || dim == 0 || dim > 256 {
         return Err(OpError::Shape {
             op: "attention",
@@ -453,9 +454,14 @@ pub(crate) fn attention(shape: AttentionShape) -> Result<AttentionLaunches, OpEr
     // Keys, or keys and values, of a split are copied to shared memory where there is room beside what the kernel declares.
     let stage = SPLIT_PAGES * PAGE_ROWS * format.head_bytes(dim);
     let staged = (shared as usize).saturating_sub(ONE_DECLARES).checked_div(stage).unwrap_or(0).min(2);
+    // A turn of the device; with more tokens a block has several splits, one after another.
     let one = (rows == 1 && few).then(|| Launch {
         shared: (staged * stage) as u32,
-        ..launch(format!("attention_one_{suffix}"), [1, heads, splits], 32 * SPLIT_PAGES)
+        ..launch(
+            format!("attention_one_{suffix}"),
+            [1, heads, splits.min(multiprocessors as usize / heads)],
+            32 * SPLIT_PAGES,
+        )
     });
     if one.is_some() {
         partials_bytes = heads * splits * (dim + 2) * 4;
@@ -463,7 +469,14 @@ pub(crate) fn attention(shape: AttentionShape) -> Result<AttentionLaunches, OpEr
     // The block that joins splits has all of a head.
     let joins = launches.last().is_some_and(|last| last.kernel == "attention_combine") && rows <= MOST_ROWS;
     let rounds = [joins, one.is_some()].map(|joins| joins && dim.is_multiple_of(GROUP));
-    Ok(AttentionLaunches { launches, partials_bytes, splits: if tiled { 0 } else { splits as u32 }, rounds, one, staged: staged as u32 })
+    Ok(AttentionLaunches {
+        launches,
+        partials_bytes,
+        splits: if tiled { 0 } else { splits as u32 },
+        rounds,
+        one,
+        staged: staged as u32,
+    })
 }
 
 /// `heads_append_*`: a warp a row and head.

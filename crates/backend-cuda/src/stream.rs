@@ -68,7 +68,8 @@ mod tests {
 
     fn stream(cols: usize, swiglu: bool, arch: Arch, shared: u32) -> Option<(usize, usize, usize)> {
         let activations = Activations::I8G128;
-        let product = Product { rows: 1, cols, activations, swiglu, arch, shared, multiprocessors: 132, clusters: true };
+        let product =
+            Product { rows: 1, cols, activations, swiglu, arch, shared, multiprocessors: 132, clusters: true };
         Stream::of(&product).map(|s| (s.tile, s.threads, s.shared))
     }
 
@@ -77,7 +78,8 @@ mod tests {
         let lean = |cols, blocks, multiprocessors| {
             let activations = Activations::I8G128;
             let (arch, shared) = (Arch::Sm90a, 227 << 10);
-            let product = Product { rows: 1, cols, activations, swiglu: true, arch, shared, multiprocessors, clusters: true };
+            let product =
+                Product { rows: 1, cols, activations, swiglu: true, arch, shared, multiprocessors, clusters: true };
             Stream::lean(&product, blocks).map(|(share, stream)| (share, stream.threads, stream.shared))
         };
         // Four blocks of a multiprocessor, and five.

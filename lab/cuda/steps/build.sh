@@ -8,6 +8,6 @@ out=$1
 arch=${2:-90a}
 mkdir -p "$out"
 g++ -std=c++17 -O2 -I "$CUDA_HOME/include" -I "$kernels" -o "$out/steps" "$here/steps.cpp" -ldl
-for name in linear_quads linear_stream prepare conv delta attention_f16 attention_combine sample embed pointwise; do
+for name in linear_quads linear_stream prepare conv delta attention_f16 attention_q8 attention_combine sample embed pointwise; do
     "$CUDA_HOME/bin/nvcc" -std=c++17 --fmad=false "-gencode=arch=compute_$arch,code=sm_$arch" -cubin -o "$out/$name.cubin" "$kernels/$name.cu"
 done

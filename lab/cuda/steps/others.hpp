@@ -36,10 +36,11 @@ void line(const char* what, u32 n, const std::function<void(u32)>& one) {
 
 View view(Bytes at, u32 stride, u32 heads, u32 dim) { return {pointer<float>(at), stride, heads, dim, dim}; }
 
-void time_attention(const char* model, u32 heads, u32 kv_heads, u32 dim, u32 past, u32 layers) {
+void time_attention(const char* model, u32 heads, u32 kv_heads, u32 dim, u32 past, u32 layers, bool q8 = false) {
     const Step step = one_row(past);
     const u32 splits = (past + 1 + 255) / 256, width = (heads + 2 * kv_heads) * dim;
-    const u64 page_bytes = u64(2) * kv_heads * 64 * dim * 2;
+    const u64 page_bytes = u64(2) * kv_heads * 64 * (q8 ? dim / 32 * 34 : dim * 2);
+    const std::string format = q8 ? "q8" : "f16";
     const u32 pages = past / 64 + 1;
     std::vector<u16> halves(1 << 20);
     for (u16& h : halves) h = u16((random_word() & 0x8000) | 13 << 10 | (random_word() & 1023));
@@ -61,7 +62,7 @@ void time_attention(const char* model, u32 heads, u32 kv_heads, u32 dim, u32 pas
         p.out = pointer<float>(out);
         p.page_bytes = page_bytes;
         p.out_stride = heads * dim;
-        p.format = KV_F16;
+        p.format = q8 ? KV_Q8 : KV_F16;
         p.scale = 1.0f / 16;
         p.splits = splits;
         return p;
@@ -71,7 +72,7 @@ void time_attention(const char* model, u32 heads, u32 kv_heads, u32 dim, u32 pas
     const Bytes pairs = upload(table);
     const auto name = [&](const char* what) {
         static char text[100];
-        std::snprintf(text, sizeof(text), "%s %s, %u tokens", model, what, past);
+        std::snprintf(text, sizeof(text), "%s %s %s, %u tokens", model, q8 ? "q8" : "f16", what, past);
         return text;
     };
     const u32 n = 10 * layers, group = heads / kv_heads;
@@ -87,7 +88,7 @@ void time_attention(const char* model, u32 heads, u32 kv_heads, u32 dim, u32 pas
         p.pairs = 32;
         p.attention_factor = 1;
         p.q_stride = heads * dim;
-        launch(Shape{"heads_append_f16", {1, (heads + 2 * kv_heads + 3) / 4, 1}, 128, 0, 1}, p, i == 0);
+        launch(Shape{"heads_append_" + format, {1, (heads + 2 * kv_heads + 3) / 4, 1}, 128, 0, 1}, p, i == 0);
     });
     // What makes the results the next product's input.
     Input next(heads * dim);
@@ -98,7 +99,7 @@ void time_attention(const char* model, u32 heads, u32 kv_heads, u32 dim, u32 pas
         if (heads * splits <= 1024 && together != 1) continue;
         char what[60];
         std::snprintf(what, sizeof(what), "attention_split h%u", together);
-        const std::string kernel = "attention_split_f16_d" + std::to_string(dim) + "_h" + std::to_string(together);
+        const std::string kernel = "attention_split_" + format + "_d" + std::to_string(dim) + "_h" + std::to_string(together);
         const u32 passes = kv_heads * ((group + together - 1) / together);
         line(name(what), n, [&](u32 i) { launch(Shape{kernel, {1, passes, splits}, 128, 0, 1}, params(i % layers), i == 0); });
     }
@@ -110,6 +111,83 @@ void time_attention(const char* model, u32 heads, u32 kv_heads, u32 dim, u32 pas
             launch(Shape{"attention_combine", {1, heads, 1}, 256, 0, 1}, p, i == 0);
         });
     }
+}
+
+// `attention_one` as the backend launches it, for a plan of so many splits.
+Shape attention_one(const std::string& format, u32 heads, u32 dim, u32 planned, AttentionParams& p) {
+    const u32 bytes = 4 * 64 * (format == "q8" ? dim / 32 * 34 : 2 * dim);
+    p.staged = std::min((227 * 1024 - 14 * 1024) / bytes, 2u);
+    return {"attention_one_" + format + "_d" + std::to_string(dim), {1, heads, std::min(planned, 132 / heads)}, 128, p.staged * bytes, 1};
+}
+
+// Attention as one kernel against several.
+void check_attention(u32 heads, u32 kv_heads, u32 dim, u32 past, u32 planned, bool q8) {
+    const u32 splits = std::max((past + 256) / 256, planned), width = (heads + 2 * kv_heads) * dim, q_width = heads * dim;
+    const u64 page_bytes = u64(2) * kv_heads * 64 * (q8 ? dim / 32 * 34 : dim * 2);
+    const std::string format = q8 ? "q8" : "f16";
+    std::vector<u16> halves(page_bytes / 2 * (past / 64 + 1));
+    for (u16& h : halves) h = u16((random_word() & 0x8000) | 13 << 10 | (random_word() & 1023));
+    const Step step = one_row(past);
+    const Bytes qkv = upload(floats(width)), gain = upload(floats(dim)), q = allocate(q_width * 4), y = allocate(q_width * 4);
+    const Bytes partials = allocate(size_t(heads) * splits * (dim + 2) * 4), counters = allocate(heads * 4);
+    std::vector<RopePair> table;
+    for (u32 i = 0; i < 32; ++i) table.push_back({std::pow(1e-6f, i / 32.0f), 0});
+    const Bytes pairs = upload(table);
+    Input in[2] = {Input(q_width), Input(q_width)};
+    Bytes pages[2];
+    set_rows(1);
+    for (u32 way = 0; way < 2; ++way) {
+        pages[way] = upload(halves);
+        HeadsParams h;
+        std::memset(&h, 0, sizeof(h));
+        AttentionParams& p = h.attention;
+        p.step = step;
+        p.q = view(qkv, width, heads, dim);
+        p.k = view(qkv + q_width * 4, width, kv_heads, dim);
+        p.v = view(qkv + (heads + kv_heads) * dim * 4, width, kv_heads, dim);
+        p.pages = pointer<u8>(pages[way]);
+        p.partials = pointer<float>(partials);
+        p.counters = pointer<u32>(counters);
+        p.out = pointer<float>(y);
+        p.out_stride = q_width;
+        p.page_bytes = page_bytes;
+        p.format = q8 ? KV_Q8 : KV_F16;
+        p.scale = 1.0f / 16;
+        p.splits = splits;
+        h.q_gain = h.k_gain = pointer<float>(gain);
+        h.table = pointer<RopePair>(pairs);
+        h.q_out = pointer<float>(q);
+        h.q_eps = h.k_eps = 1e-6f;
+        h.pairs = 32;
+        h.attention_factor = 1;
+        h.q_stride = q_width;
+        PrepareParams next = preparation(in[way], q_width, false);
+        next.input = INPUT_SIGMOID;
+        next.gate = view(qkv, width, heads, dim);
+        if (way == 0) {
+            launch(Shape{"heads_append_" + format, {1, (heads + 2 * kv_heads + 3) / 4, 1}, 128, 0, 1}, h, true);
+            p.q = view(q, q_width, heads, dim);
+            launch(Shape{"attention_split_" + format + "_d" + std::to_string(dim) + "_h1", {1, heads, splits}, 128, 0, 1}, p, true);
+            if (splits > 1) launch(Shape{"attention_combine", {1, heads, 1}, 256, 0, 1}, p, true);
+            next.x = view(y, q_width, heads, dim);
+            launch(prepare(q_width), next, true);
+        } else {
+            p.next = next;
+            const Shape shape = attention_one(format, heads, dim, splits, p);
+            // Twice: the counters must be as they were.
+            launch(shape, h, true);
+            launch(shape, h, false);
+        }
+        CALL(cuStreamSynchronize, stream);
+    }
+    size_t wrong = 0;
+    const auto compare = [&](auto a, auto b) { for (size_t i = 0; i < a.size(); ++i) wrong += a[i] != b[i]; };
+    compare(download<u16>(pages[0], halves.size()), download<u16>(pages[1], halves.size()));
+    compare(download<u32>(Bytes(in[0].x.planes), q_width / 4), download<u32>(Bytes(in[1].x.planes), q_width / 4));
+    compare(download<u32>(Bytes(in[0].x.scales), q_width / 128), download<u32>(Bytes(in[1].x.scales), q_width / 128));
+    compare(download<u32>(Bytes(in[0].x.sums), q_width / 32), download<u32>(Bytes(in[1].x.sums), q_width / 32));
+    std::printf("check attention %s %ux%u behind %u, %u splits planned: %zu differ\n", format.c_str(), heads, dim, past, splits, wrong);
+    for (Bytes at : {pages[0], pages[1]}) CALL(cuMemFree, at);
 }
 
 void time_others() {
@@ -149,35 +227,28 @@ void time_others() {
             p.out_stride = channels;
             launch(Shape{"conv_silu", {channels / 128, 1, 1}, 128, 0, 1}, p, i == 0);
         });
-        Input next(6144);
-        PrepareParams rounded = preparation(next, 6144, true);
-        rounded.input = INPUT_GATED_NORM;
-        rounded.gate = view(next.floats, 6144, 48, 128);
-        for (bool rounds : {false, true}) {
-            line(rounds ? "gated_delta 48 heads, rounds" : "gated_delta 48 heads", 4 * layers, [&](u32 i) {
-                DeltaParams p;
-                std::memset(&p, 0, sizeof(p));
-                p.step = step;
-                p.q = view(out, channels, 16, 128);
-                p.k = view(out + 2048 * 4, channels, 16, 128);
-                p.v = view(out + 4096 * 4, channels, 48, 128);
-                p.log_decay = view(x, 16480, 1, 48);
-                p.beta = view(x + 192, 16480, 1, 48);
-                p.decay_rate = p.dt_bias = pointer<float>(small);
-                p.states = pointer<float>(slot + i % layers * floats_of_layer * 4);
-                p.out = pointer<float>(y);
-                p.slot_stride = floats_of_layer * layers;
-                p.out_stride = 6144;
-                p.eps = 1e-6f;
-                p.next = rounded;
-                const Shape all{"gated_delta_k128_rounds", {1, heads, 1}, 512, 0, 1};
-                launch(rounds ? all : Shape{"gated_delta_k128", {4, heads, 1}, 128, 0, 1}, p, i == 0);
-            });
-        }
+        line("gated_delta 48 heads", 4 * layers, [&](u32 i) {
+            DeltaParams p;
+            std::memset(&p, 0, sizeof(p));
+            p.step = step;
+            p.q = view(out, channels, 16, 128);
+            p.k = view(out + 2048 * 4, channels, 16, 128);
+            p.v = view(out + 4096 * 4, channels, 48, 128);
+            p.log_decay = view(x, 16480, 1, 48);
+            p.beta = view(x + 192, 16480, 1, 48);
+            p.decay_rate = p.dt_bias = pointer<float>(small);
+            p.states = pointer<float>(slot + i % layers * floats_of_layer * 4);
+            p.out = pointer<float>(y);
+            p.slot_stride = floats_of_layer * layers;
+            p.out_stride = 6144;
+            p.eps = 1e-6f;
+            launch(Shape{"gated_delta_k128", {4, heads, 1}, 128, 0, 1}, p, i == 0);
+        });
     }
     time_attention("27b", 24, 4, 256, 70, 16);
     time_attention("27b", 24, 4, 256, 600, 16);
     time_attention("27b", 24, 4, 256, 32700, 16);
+    time_attention("27b", 24, 4, 256, 32700, 16, true);
     time_attention("8b", 32, 8, 128, 70, 36);
     time_attention("1.7b", 16, 8, 128, 70, 28);
     for (u32 vocab : {248320u, 151936u}) {

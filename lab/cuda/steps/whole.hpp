@@ -10,12 +10,13 @@ struct Sizes {
 };
 
 void time_step(Model& model, const Sizes& sizes) {
-    const u32 layers = model.layers, splits = (sizes.past + 1 + 255) / 256, q_width = sizes.heads * sizes.dim;
+    const u32 layers = model.layers, splits = std::max((sizes.past + 1 + 255) / 256, number("SPLITS", 1)), q_width = sizes.heads * sizes.dim;
     const u32 kv_width = sizes.kv_heads * sizes.dim, width = q_width * (sizes.gated ? 2 : 1) + 2 * kv_width;
     const Step step = one_row(sizes.past);
     Matrix qkv("qkv", width, sizes.hidden, false, sizes.attention_every == 1 ? 1 : layers / sizes.attention_every);
     const u64 page_bytes = u64(2) * kv_width * 64 * 2;
     const u32 pages = sizes.past / 64 + 1;
+    const Bytes counters = allocate(sizes.heads * 4);
     const Bytes cache = allocate(page_bytes * pages * layers), partials = allocate(size_t(q_width + 2 * sizes.heads) * splits * 4);
     const Bytes mixed = upload(floats(20000)), q = upload(floats(q_width)), stream_x = upload(floats(sizes.hidden));
     const Bytes gain = upload(floats(sizes.hidden)), logits = allocate(300000 * 4), conv_out = upload(floats(10240));
@@ -79,6 +80,7 @@ void time_step(Model& model, const Sizes& sizes) {
                 a.format = KV_F16;
                 a.scale = 0.0625f;
                 a.splits = splits;
+                a.counters = pointer<u32>(counters);
                 a.next = preparation(mixer, q_width, false);
                 a.next.input = sizes.gated ? INPUT_SIGMOID : INPUT_PLAIN;
                 a.next.gate = view(mixed, width, sizes.heads, sizes.dim);
@@ -93,20 +95,18 @@ void time_step(Model& model, const Sizes& sizes) {
                 h.pairs = sizes.gated ? 32 : sizes.dim / 2;
                 h.attention_factor = 1;
                 h.q_stride = q_width;
-                go(Shape{"heads_append_f16", {1, (sizes.heads + 2 * sizes.kv_heads + 3) / 4, 1}, 128, 0, 1}, h);
-                // A head at a time where there is little to do.
-                const u32 group = sizes.heads / sizes.kv_heads, few = sizes.heads * splits <= 1024, turns = (group + 3) / 4;
-                const u32 together = few ? 1 : (group + turns - 1) / turns, passes = sizes.kv_heads * ((group + together - 1) / together);
-                const std::string split = "attention_split_f16_d" + std::to_string(sizes.dim) + "_h" + std::to_string(together);
-                // Joining splits rounds; a single one is prepared.
-                AttentionParams one = a;
-                one.out = pointer<float>(q);
-                one.out_stride = q_width;
-                go(Shape{split, {1, passes, splits}, 128, 0, 1}, one);
-                PrepareParams alone = a.next;
-                alone.x = view(q, q_width, 1, q_width);
-                if (splits == 1) go(prepare(q_width), alone);
-                if (splits > 1) go(Shape{"attention_combine", {1, sizes.heads, 1}, 256, 0, 1}, a);
+                // A head at a time where there is little to do: one kernel.
+                const u32 group = sizes.heads / sizes.kv_heads, turns = (group + 3) / 4, together = (group + turns - 1) / turns;
+                if (sizes.heads * splits <= 1024) {
+                    const Shape all = attention_one("f16", sizes.heads, sizes.dim, splits, h.attention);
+                    go(all, h);
+                } else {
+                    const u32 passes = sizes.kv_heads * ((group + together - 1) / together);
+                    go(Shape{"heads_append_f16", {1, (sizes.heads + 2 * sizes.kv_heads + 3) / 4, 1}, 128, 0, 1}, h);
+                    const std::string split = "attention_split_f16_d" + std::to_string(sizes.dim) + "_h" + std::to_string(together);
+                    go(Shape{split, {1, passes, splits}, 128, 0, 1}, a);
+                    go(Shape{"attention_combine", {1, sizes.heads, 1}, 256, 0, 1}, a);
+                }
             } else if (with_mixers) {
                 DeltaParams d;
                 std::memset(&d, 0, sizeof(d));
@@ -120,15 +120,20 @@ void time_step(Model& model, const Sizes& sizes) {
                 d.states = pointer<float>(slot + l * slot_floats * 4);
                 d.slot_stride = slot_floats * layers;
                 d.eps = 1e-6f;
-                d.next = preparation(mixer, 6144, true);
-                d.next.input = INPUT_GATED_NORM;
-                d.next.gate = view(mixed + 10240 * 4, 16480, 48, 128);
-                go(Shape{"gated_delta_k128_rounds", {1, 48, 1}, 512, 0, 1}, d);
+                d.out = pointer<float>(q);
+                d.out_stride = 6144;
+                go(Shape{"gated_delta_k128", {4, 48, 1}, 128, 0, 1}, d);
+                PrepareParams rounded = preparation(mixer, 6144, true);
+                rounded.input = INPUT_GATED_NORM;
+                rounded.x = view(q, 6144, 48, 128);
+                rounded.gate = view(mixed + 10240 * 4, 16480, 48, 128);
+                go(prepare(6144), rounded);
             }
             if (!with_products) continue;
             LinearParams o = product(model.weights[1], l, mixer.x, stream_x, EPILOGUE_RESIDUAL, stream_x);
             o.next = with_norm;
             o.next_gain = pointer<float>(gain);
+            o.alone = number("ALONE", 1);
             go_stream(model.weights[1], true, o);
             LinearParams g = product(model.weights[2], l, with_norm, 0, EPILOGUE_STORE, stream_x);
             g.next = inner.x;
@@ -149,6 +154,9 @@ void time_step(Model& model, const Sizes& sizes) {
     const double all = replay([&] { one(true, true); }), products = replay([&] { one(false, true); }), mixers = replay([&] { one(true, false); });
     std::printf("%s step behind %u tokens: %.1f us (%.0f a second); without mixers %.1f, mixers alone %.1f\n", model.name.c_str(),
                 sizes.past, all, 1e6 / all, products, mixers);
+    u64 hash = 1469598103934665603ull;
+    for (u32 word : download<u32>(logits, head.rows)) hash = (hash ^ word) * 1099511628211ull;
+    std::printf("  logits %016llx\n", hash);
     std::fflush(stdout);
 }
 

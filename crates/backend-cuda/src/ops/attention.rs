@@ -17,6 +17,7 @@ fn launches(bucket: Bucket, q: View, k: View, memory: &Memory, device: &Device) 
         format: memory.spec().kv.format,
         arch: device.arch,
         shared: device.shared_bytes,
+        multiprocessors: device.multiprocessors,
     })
 }
 

@@ -3,24 +3,25 @@
 
 use onebit_backend_cuda::{CudaBackend, CudaOptions};
 use onebit_ops::{
-    Activations, Backend, Bucket, CacheSpec, HeadMap, KvFormat, KvSpec, PlanOptions, Recorder, RopeTable, Segment,
-    StateSpec, StepInputs, View, Weight, wait,
+    Activations, Backend, Bucket, CacheSpec, HeadMap, KvFormat, KvSpec, PAGE_ROWS, PlanOptions, Recorder, RopeTable,
+    Segment, StateSpec, StepInputs, View, Weight, wait,
 };
-use onebit_quant::{Format, quantize};
+use onebit_quant::{Format, Packed, quantize};
 use std::sync::Arc;
 
 const HIDDEN: usize = 256;
 const DIM: usize = 128;
 const HEADS: usize = 2;
 const VOCAB: usize = 8;
-const ROWS: usize = 3;
 
 fn numbers(n: usize, seed: usize) -> Vec<f32> {
     (0..n).map(|i| ((i * 7919 + seed * 104_729 + i / 91) % 2003) as f32 / 1001.5 - 1.0).collect()
 }
 
-/// Attention behind norms and rotations and a gate, then a delta rule with gates and a gated norm.
-fn run(backend: &dyn Backend, apart: bool) -> Vec<u32> {
+/// Attention behind norms and rotations and a gate, then a delta rule with gates and a gated norm: the results of so many steps
+/// of so many rows, one behind the other.
+fn run(backend: &dyn Backend, apart: bool, rows: usize, steps: usize) -> Vec<u32> {
+    let pages = (rows * steps).div_ceil(PAGE_ROWS);
     let upload = |rows: usize, seed: usize| -> Weight {
         let packed = quantize(Format::F32, rows, HIDDEN, &numbers(rows * HIDDEN, seed)).unwrap();
         backend.upload("w", &[packed.as_matrix()], Default::default()).unwrap()
@@ -31,7 +32,7 @@ fn run(backend: &dyn Backend, apart: bool) -> Vec<u32> {
         (upload(4 * HIDDEN, 2), upload(HIDDEN, 3), upload(4 * HIDDEN + 2 * HEADS, 4), upload(HIDDEN, 5));
     let (gain, rate, bias) = (vector(DIM, 6), vector(HEADS, 7), vector(HEADS, 8));
     let rope = Arc::new(RopeTable::plain(1e4, DIM));
-    let mut rec = Recorder::new(Bucket { rows: ROWS, logits: 1, context: 64 });
+    let mut rec = Recorder::new(Bucket { rows, logits: 1, context: pages * PAGE_ROWS });
     let mut taps = 0;
     let mut tap = |rec: &mut Recorder, view: View| {
         if apart {
@@ -63,7 +64,7 @@ fn run(backend: &dyn Backend, apart: bool) -> Vec<u32> {
     let normed = View { heads: 1, dim: HIDDEN, stride: HIDDEN, ..normed };
     let y = rec.linear_add(normed, &out, Activations::F32, x);
     rec.output(y, "y");
-    let kv = KvSpec { layers: 1, heads: HEADS, dim: DIM, pages: 1, format: KvFormat::F16 };
+    let kv = KvSpec { layers: 1, heads: HEADS, dim: DIM, pages, format: KvFormat::F16 };
     let state = StateSpec {
         layers: 1,
         slots: 1,
@@ -76,26 +77,91 @@ fn run(backend: &dyn Backend, apart: bool) -> Vec<u32> {
     };
     let cache = backend.cache(CacheSpec { kv, state: Some(state) }).unwrap();
     let plan = backend.compile(rec.finish(), &cache, PlanOptions::default()).unwrap();
+    let mut results = Vec::new();
+    for past in (0..steps).map(|step| rows * step) {
+        let inputs = StepInputs {
+            tokens: (past..past + rows).map(|t| (t % VOCAB) as u32).collect(),
+            positions: (past..past + rows).map(|t| [t as u32; 3]).collect(),
+            segments: vec![Segment {
+                rows: 0..rows,
+                slot: 0,
+                pages: (0..pages as u32).collect(),
+                past,
+                accepted: 0,
+                speculative: false,
+            }],
+            ..StepInputs::default()
+        };
+        let output = wait(backend, backend.run(&plan, inputs).unwrap()).unwrap();
+        results.extend(output.values["y"].iter().map(|v| v.to_bits()));
+    }
+    results
+}
+
+/// Gate and up of 27 billion weights' shape: so many blocks that a large device takes them with less shared memory, of one row.
+fn gate_and_up(backend: &dyn Backend, rows: usize) -> Vec<u32> {
+    const WIDTH: usize = 5120;
+    const INNER: usize = 17408;
+    let half = |seed: u32| {
+        let mut word = seed;
+        let mut codes = vec![0; INNER * WIDTH / 128 * 18];
+        for block in codes.as_chunks_mut::<18>().0 {
+            for byte in &mut block[..] {
+                word = word.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                *byte = (word >> 24) as u8;
+            }
+            // A scale between 2^-6 and 2^-5.
+            block[1] = 0x24 | block[1] & 3;
+        }
+        Packed { format: Format::Q1_0, rows: INNER, cols: WIDTH, codes, scales: Vec::new(), biases: Vec::new() }
+    };
+    let halves = [half(1), half(2)];
+    let weight = backend.upload("w", &[halves[0].as_matrix(), halves[1].as_matrix()], Default::default()).unwrap();
+    let table = quantize(Format::F32, 2, WIDTH, &numbers(2 * WIDTH, 1)).unwrap();
+    let table = backend.upload("table", &[table.as_matrix()], Default::default()).unwrap();
+    let mut rec = Recorder::new(Bucket { rows, logits: 1, context: 64 });
+    let x = rec.embed(&table);
+    let y = rec.linear_swiglu(x, &weight, Activations::I8G128);
+    rec.output(y, "y");
+    let kv = KvSpec { layers: 1, heads: 1, dim: 64, pages: 1, format: KvFormat::F16 };
+    let cache = backend.cache(CacheSpec { kv, state: None }).unwrap();
+    let plan = backend.compile(rec.finish(), &cache, PlanOptions::default()).unwrap();
     let inputs = StepInputs {
-        tokens: (0..ROWS as u32).collect(),
-        positions: (0..ROWS as u32).map(|t| [t; 3]).collect(),
-        segments: vec![Segment { rows: 0..ROWS, slot: 0, pages: vec![0], past: 0, accepted: 0, speculative: false }],
+        tokens: (0..rows as u32).collect(),
+        positions: (0..rows as u32).map(|t| [t; 3]).collect(),
+        segments: vec![Segment { rows: 0..rows, slot: 0, pages: vec![0], past: 0, accepted: 0, speculative: false }],
         ..StepInputs::default()
     };
     let output = wait(backend, backend.run(&plan, inputs).unwrap()).unwrap();
-    output.values["y"].iter().map(|v| v.to_bits()).collect()
+    output.values["y"][..INNER].iter().map(|v| v.to_bits()).collect()
+}
+
+fn backend() -> Option<CudaBackend> {
+    match CudaBackend::new(CudaOptions { arch: None, kernel_cache: None }) {
+        Ok(backend) => Some(backend),
+        Err(error) => {
+            assert_ne!(std::env::var("ONEBIT_TEST_BACKEND").as_deref(), Ok("cuda"), "{error}");
+            eprintln!("not run: {error}");
+            None
+        }
+    }
 }
 
 #[test]
 fn fused_ops_have_the_bits_of_single_ones() {
-    let backend = match CudaBackend::new(CudaOptions { arch: None, kernel_cache: None }) {
-        Ok(backend) => backend,
-        Err(error) => {
-            assert_ne!(std::env::var("ONEBIT_TEST_BACKEND").as_deref(), Ok("cuda"), "{error}");
-            return eprintln!("not run: {error}");
-        }
-    };
-    let together = run(&backend, false);
-    assert!(together.iter().all(|bits| f32::from_bits(*bits).is_finite()), "numbers break down");
-    assert!(together == run(&backend, true));
+    let Some(backend) = backend() else { return };
+    // One row behind up to 299 tokens has two splits of the context, which one kernel joins.
+    for (rows, steps) in [(3, 1), (1, 300)] {
+        let together = run(&backend, false, rows, steps);
+        assert!(together.iter().all(|bits| f32::from_bits(*bits).is_finite()), "numbers break down");
+        assert!(together == run(&backend, true, rows, steps), "{rows} rows");
+    }
+}
+
+#[test]
+fn gate_and_up_of_one_row_have_the_bits_of_several() {
+    let Some(backend) = backend() else { return };
+    let one = gate_and_up(&backend, 1);
+    assert!(one.iter().all(|bits| f32::from_bits(*bits).is_finite()), "numbers break down");
+    assert!(one == gate_and_up(&backend, 2));
 }

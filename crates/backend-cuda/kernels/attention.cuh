@@ -454,11 +454,12 @@ __device__ __forceinline__ void finish_head(const AttentionParams& p, Finish& la
     last.run(p.next, row, head, p.v.dim, results);
 }
 
-// A copy of a page's keys or values of one head into shared memory by a warp, on its way.
+// A copy of a page's keys or values of one head into shared memory by a warp, on its way. The kernel writes to the page, so it is
+// not read as weights are, which never change.
 template <u32 FORMAT>
 __device__ __forceinline__ KvHead<FORMAT> staged(const KvHead<FORMAT>& from, u8* to) {
     const u32 bytes = head_bytes(from);
-    for (u32 at = 16 * (threadIdx.x % WARP); at < bytes; at += 16 * WARP) start_copy(to + at, from.base + at);
+    for (u32 at = 16 * (threadIdx.x % WARP); at < bytes; at += 16 * WARP) copy_16(to + at, from.base + at);
     return {to, from.dim};
 }
 

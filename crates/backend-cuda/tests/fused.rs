@@ -30,7 +30,10 @@ fn run(backend: &dyn Backend, apart: bool, rows: usize, steps: usize) -> Vec<u32
     let table = upload(VOCAB, 1);
     let (qkv, o, mixed, out) =
         (upload(4 * HIDDEN, 2), upload(HIDDEN, 3), upload(4 * HIDDEN + 2 * HEADS, 4), upload(HIDDEN, 5));
-    let (gain, rate, bias) = (vector(DIM, 6), vector(HEADS, 7), vector(HEADS, 8));
+    let (gain, bias) = (vector(DIM, 6), vector(HEADS, 8));
+    // What is kept fades.
+    let rate: Vec<f32> = numbers(HEADS, 7).iter().map(|v| -v.abs()).collect();
+    let rate = backend.upload_vector(&rate).unwrap();
     let rope = Arc::new(RopeTable::plain(1e4, DIM));
     let mut rec = Recorder::new(Bucket { rows, logits: 1, context: pages * PAGE_ROWS });
     let mut taps = 0;

@@ -297,7 +297,6 @@ struct Turn {
     }
     __device__ void append(const float* y, const KvHead<FORMAT>& to, u32 token) const {
         const u32 lane = threadIdx.x % WARP, dim = view().dim;
-#pragma unroll 4
         for (u32 block = 0; block < to.blocks(); ++block) {
             const u32 d = block * KV_BLOCK + lane;
             to.store(is_key, token, block, lane, d < dim ? y[d] : 0.0f);
@@ -388,10 +387,10 @@ struct Finish {
 };
 
 // The splits of a row's context, joined in order, by blocks of at least 128 threads: a thread has EACH dimensions `blockDim.x`
-// apart.
-template <u32 EACH>
+// apart, and TOGETHER splits on their way.
+template <u32 TOGETHER, u32 EACH>
 __device__ __forceinline__ void join_splits(const float* partials, u32 splits, u32 dim, float (&y)[EACH]) {
-    constexpr u32 CHUNK = 128, TOGETHER = 16 / EACH;
+    constexpr u32 CHUNK = 128;
     // Of a chunk of splits: maxima, sums, and what is before and what comes is multiplied by.
     __shared__ float maxima[CHUNK], sums[CHUNK], before[CHUNK], next[CHUNK];
     const u32 d = threadIdx.x, size = dim + 2;
@@ -562,7 +561,7 @@ __device__ __forceinline__ void one(const HeadsParams& h) {
     if (before + done != splits) return;
     __threadfence();
     float y[EACH];
-    join_splits(work.partial(0, 0), splits, p.v.dim, y);
+    join_splits<8>(work.partial(0, 0), splits, p.v.dim, y);
     finish_head(p, last, 0, head, y);
 }
 

@@ -12,6 +12,7 @@ extern "C" __global__ void __launch_bounds__(256) attention_combine(const __grid
     attention::Finish last;
     last.load(p.next, row, head, p.v.dim);
     float y[1];
-    attention::join_splits(p.partials + (u64(row) * p.q.heads + head) * p.splits * (p.v.dim + 2), splits, p.v.dim, y);
+    const float* partials = p.partials + (u64(row) * p.q.heads + head) * p.splits * (p.v.dim + 2);
+    attention::join_splits<16>(partials, splits, p.v.dim, y);
     attention::finish_head(p, last, row, head, y);
 }

@@ -26,6 +26,13 @@ Step one_row(u32 past) {
     return s;
 }
 
+// Rates of decay: what a delta rule keeps fades.
+std::vector<float> rates(size_t n) {
+    std::vector<float> v = floats(n);
+    for (float& x : v) x = -std::fabs(x);
+    return v;
+}
+
 void line(const char* what, u32 n, const std::function<void(u32)>& one) {
     const double us = replay([&] {
         for (u32 i = 0; i < n; ++i) one(i);
@@ -213,7 +220,7 @@ void time_others() {
         const u32 channels = 10240, heads = 48, layers = 48;
         const u64 floats_of_layer = heads * 128 * 128 + 3 * channels;
         const Bytes slot = allocate(floats_of_layer * layers * 4), x = upload(floats(16480)), out = allocate(channels * 4);
-        const Bytes weight = upload(floats(channels * 4)), y = allocate(6144 * 4), small = upload(floats(48));
+        const Bytes weight = upload(floats(channels * 4)), y = allocate(6144 * 4), small = upload(rates(48));
         line("conv_silu 10240", 4 * layers, [&](u32 i) {
             ConvParams p;
             std::memset(&p, 0, sizeof(p));

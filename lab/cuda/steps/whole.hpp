@@ -22,7 +22,7 @@ void time_step(Model& model, const Sizes& sizes) {
     const Bytes gain = upload(floats(sizes.hidden)), logits = allocate(300000 * 4), conv_out = upload(floats(10240));
     std::vector<RopePair> table;
     for (u32 i = 0; i < 64; ++i) table.push_back({std::pow(1e-6f, i / 64.0f), 0});
-    const Bytes pairs = upload(table), conv_weight = upload(floats(4 * 10240)), small = upload(floats(48));
+    const Bytes pairs = upload(table), conv_weight = upload(floats(4 * 10240)), small = upload(rates(48));
     const u64 slot_floats = 48 * 128 * 128 + 3 * 10240;
     const Bytes slot = allocate(slot_floats * layers * 4);
     Input normed(sizes.hidden), inner(model.weights[3].cols), mixer(q_width);

@@ -210,11 +210,12 @@ impl Backend for CpuBackend {
 
     fn layout(&self) -> Option<String> {
         let kernels = self.tier.kernels();
-        let places = [kernels.bits1_order, kernels.bits2_order]
+        let choices = [kernels.bits1_order, kernels.bits2_order]
             .into_iter()
             .flat_map(|order| std::iter::once(order.unit as u64).chain(order.position.map(u64::from)))
+            .chain([kernels.together as u64])
             .fold(0u64, |hash, n| hash.wrapping_mul(257).wrapping_add(n + 1));
-        Some(format!("cpu-{}-{VERSION}-{places:016x}", self.tier.name()))
+        Some(format!("cpu-{}-{VERSION}-{choices:016x}", self.tier.name()))
     }
 
     fn resident<'a>(&self, weight: &'a Weight) -> Option<Resident<Vec<&'a [u8]>>> {

@@ -12,6 +12,9 @@
 //! dense      column by column, 32 values, groups of 128
 //! ```
 //!
+//! Where a tier reads blocks side by side as one stream ([`Layout::together`]), their lines of 64 bytes lie in turn: the
+//! first line of each block, then the second of each, and so on. The last set of a segment may have fewer blocks.
+//!
 //! A weight is `scale * code + bias`, and in a symmetric matrix `bias = -center * scale`: there kernels sum the values
 //! `code - center` (1 bit: `2 code - 1`, with half the scale) and no bias is kept.
 //! Rows are padded to whole blocks with zero scales.
@@ -24,9 +27,12 @@ use std::ops::Range;
 /// Rows of a block.
 pub(crate) const BLOCK: usize = 32;
 
-/// Counts the changes of what is described here: weights that were kept between runs are of no use after one. The places
-/// of rows have their part in [`Backend::layout`](onebit_ops::Backend::layout) beside.
-pub(crate) const VERSION: u32 = 1;
+/// Bytes of a line.
+pub(crate) const LINE: usize = 64;
+
+/// Counts the changes of what is described here: weights that were kept between runs are of no use after one. What a tier
+/// chooses has its part in [`Backend::layout`](onebit_ops::Backend::layout) beside.
+pub(crate) const VERSION: u32 = 2;
 
 /// Columns of a dense record, and of an activation group.
 pub(crate) const GROUP: usize = 128;
@@ -83,6 +89,9 @@ pub(crate) struct Layout {
     pub center: f32,
     /// Place of the rows in bit layouts.
     pub order: &'static BitOrder,
+    /// Blocks whose lines lie in turn; 1 where each block lies in one piece. More than one only where codes, scales and
+    /// biases are whole lines.
+    pub together: usize,
 }
 
 impl Layout {
@@ -165,17 +174,44 @@ impl Segment {
         self.rows.len().div_ceil(BLOCK)
     }
 
-    /// The records of one block.
-    pub(crate) fn block(&self, b: usize) -> &[u8] {
-        let bytes = self.layout.block_bytes();
-        &self.data.bytes()[b * bytes..(b + 1) * bytes]
+    /// The blocks whose lines lie in turn with those of block `b`.
+    pub(crate) fn set(&self, b: usize) -> Range<usize> {
+        let together = self.layout.together;
+        let first = b / together * together;
+        first..(first + together).min(self.blocks())
     }
 
-    /// Record `g` of block `b`; the last of a dense block may be short.
+    /// The bytes of some blocks: one, where each lies in one piece, or else a set.
+    pub(crate) fn bytes_of(&self, blocks: Range<usize>) -> &[u8] {
+        let bytes = self.layout.block_bytes();
+        &self.data.bytes()[blocks.start * bytes..blocks.end * bytes]
+    }
+
+    /// The records of a block that lies in one piece.
+    pub(crate) fn block(&self, b: usize) -> &[u8] {
+        debug_assert_eq!(self.layout.together, 1, "the block's lines lie apart");
+        self.bytes_of(b..b + 1)
+    }
+
+    /// Record `g` of a block that lies in one piece; the last of a dense block may be short.
     pub(crate) fn record(&self, b: usize, g: usize) -> &[u8] {
         let bytes = self.layout.record_bytes();
         let block = self.block(b);
         &block[g * bytes..((g + 1) * bytes).min(block.len())]
+    }
+
+    /// Record `g` of any block, put together in `copy` where its lines lie apart.
+    pub(crate) fn gathered<'a>(&'a self, b: usize, g: usize, copy: &'a mut Vec<u8>) -> &'a [u8] {
+        if self.layout.together == 1 {
+            return self.record(b, g);
+        }
+        let (set, lines) = (self.set(b), self.layout.record_bytes() / LINE);
+        let all = self.bytes_of(set.clone()).as_chunks::<LINE>().0;
+        copy.clear();
+        for line in all[g * lines * set.len() + b - set.start..].iter().step_by(set.len()).take(lines) {
+            copy.extend_from_slice(line);
+        }
+        copy
     }
 
     /// The sparse residuals of block `b`.

@@ -4,7 +4,7 @@ mod bits;
 mod ternary;
 
 use crate::generic::Kernels;
-use crate::layout::{BLOCK, Codes, GROUP, Lanes, Layout, PLAIN_ORDER, Segment};
+use crate::layout::{BLOCK, Codes, GROUP, LINE, Lanes, Layout, PLAIN_ORDER, Segment};
 use crate::memory::{Arena, Bytes, Disjoint};
 use crate::threads::Pool;
 use bits::{WORD, Words};
@@ -49,6 +49,7 @@ pub(crate) fn target(matrix: &Matrix<'_>, kernels: &Kernels, symmetry: Symmetry)
         factor: 1.0,
         center: 0.0,
         order: &PLAIN_ORDER,
+        together: 1,
     };
     if let Some(kind) = format.dense() {
         layout.codes = Codes::Dense(kind);
@@ -83,6 +84,10 @@ pub(crate) fn target(matrix: &Matrix<'_>, kernels: &Kernels, symmetry: Symmetry)
         }
         Format::Q4_1 => layout.bias = Some(ParamType::F16),
         _ => {}
+    }
+    let whole_lines = layout.scale.bytes() == 2 && layout.bias.is_none_or(|kind| kind.bytes() == 2);
+    if whole_lines && matches!(layout.codes, Codes::Bits1 | Codes::Bits2) {
+        layout.together = kernels.together;
     }
     let codes = format.group() * format.bits() / 8;
     let reading = match (layout.codes, format) {
@@ -133,17 +138,31 @@ pub(crate) fn repack(
     let (blocks, bytes) = (rows.div_ceil(BLOCK), layout.block_bytes());
     let mut data = arena.take(segment_bytes(&layout, rows), &format!("weight `{name}`"))?;
     let out = Disjoint::new(data.bytes_mut());
-    let together = (TASK / bytes.max(1)).max(1);
-    pool.run(blocks.div_ceil(together), &|task, _| {
-        for b in task * together..((task + 1) * together).min(blocks) {
-            // SAFETY: each block belongs to one task.
-            let block = unsafe { out.piece(b * bytes..(b + 1) * bytes) };
-            let rows = Rows::new(parts, b * BLOCK);
-            rows.fetch();
-            match reading {
-                Reading::Rows => rows.write_numbers(&layout, block),
-                Reading::Bits { stride, start } => rows.write_bits(&layout, stride, start, block),
-                Reading::Ternary => rows.write_ternary(&layout, block),
+    let share = (TASK / bytes.max(1)).max(1).next_multiple_of(layout.together);
+    pool.run(blocks.div_ceil(share), &|task, _| {
+        let mut apart = vec![0; if layout.together > 1 { bytes } else { 0 }];
+        let end = ((task + 1) * share).min(blocks);
+        for first in (task * share..end).step_by(layout.together) {
+            let set = first..(first + layout.together).min(end);
+            // SAFETY: each set of blocks belongs to one task.
+            let to = unsafe { out.piece(set.start * bytes..set.end * bytes) };
+            for b in set.clone() {
+                let block = if layout.together == 1 { &mut *to } else { apart.as_mut_slice() };
+                let rows = Rows::new(parts, b * BLOCK);
+                if rows.count < BLOCK {
+                    // The places of the missing rows are not written.
+                    block.fill(0);
+                }
+                rows.fetch();
+                match reading {
+                    Reading::Rows => rows.write_numbers(&layout, block),
+                    Reading::Bits { stride, start } => rows.write_bits(&layout, stride, start, block),
+                    Reading::Ternary => rows.write_ternary(&layout, block),
+                }
+                if layout.together > 1 {
+                    let places = to.as_chunks_mut::<LINE>().0[b - set.start..].iter_mut().step_by(set.len());
+                    places.zip(apart.as_chunks().0).for_each(|(to, line)| *to = *line);
+                }
             }
         }
     });

@@ -118,6 +118,8 @@ macro_rules! declare {
             pub bits1_order: &'static BitOrder,
             /// Place of the rows in 2-bit blocks.
             pub bits2_order: &'static BitOrder,
+            /// Blocks of bits whose lines lie in turn.
+            pub together: usize,
             /// What the packed matmul reads of integer activations.
             pub operand: Operand,
             /// The same of many activation rows, where they are multiplied in another way.
@@ -133,6 +135,7 @@ macro_rules! declare {
         pub(crate) static PORTABLE: Kernels = Kernels {
             bits1_order: &PLAIN_ORDER,
             bits2_order: &PLAIN_ORDER,
+            together: 1,
             operand: Operand { bytes: 0, unit: None, build: |_, _| {} },
             many: None,
             integers: None,

@@ -111,11 +111,11 @@ pub(crate) fn add_sparse(segment: &Segment, b: usize, acc: &mut [f32], x_sum: im
 pub(crate) fn float_blocks<V: Vector>(segment: &Segment, blocks: Range<usize>, x: &FloatRows<'_>, acc: &mut [f32]) {
     let layout = &segment.layout;
     let mut tile = [[0.0f32; BLOCK]; GROUP];
-    let mut codes = [[0i8; BLOCK]; GROUP];
+    let (mut codes, mut copy) = ([[0i8; BLOCK]; GROUP], Vec::new());
     for (b, acc) in blocks.zip(acc.chunks_exact_mut(x.rows * BLOCK)) {
         acc.fill(0.0);
         for g in 0..layout.groups() {
-            let record = segment.record(b, g);
+            let record = segment.gathered(b, g, &mut copy);
             let columns = layout.columns(g);
             let tile = &mut tile[..columns.len()];
             let (scale, bias) = if let Codes::Dense(kind) = layout.codes {

@@ -117,9 +117,9 @@ pub(crate) fn row(segment: &Segment, row: usize, out: &mut [f32]) {
         }
         return;
     }
-    let mut tile = vec![[0i8; BLOCK]; layout.group];
+    let (mut tile, mut copy) = (vec![[0i8; BLOCK]; layout.group], Vec::new());
     for (g, out) in out.chunks_exact_mut(layout.group).enumerate() {
-        let record = segment.record(b, g);
+        let record = segment.gathered(b, g, &mut copy);
         values(layout, record, &mut tile);
         let stored = layout.scale.read(&record[layout.code_bytes()..], r);
         let bias = layout.bias.map(|kind| kind.read(&record[layout.bias_start()..], r));

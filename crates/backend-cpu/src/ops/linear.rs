@@ -261,7 +261,8 @@ impl Product<'_> {
         if let Some(segment) = next.segments.first().filter(|_| rows <= FEW) {
             let block = segment.layout.block_bytes();
             let task = task_blocks(next, rows, threads) * block;
-            self.exec.pool.ahead().expect(segment.data.bytes(), threads, task, block, SET);
+            let (stream, streams) = if segment.layout.together == SET { (SET * block, 1) } else { (block, SET) };
+            self.exec.pool.ahead().expect(segment.data.bytes(), threads, task, stream, streams);
         }
     }
 

@@ -70,12 +70,26 @@ impl Machine {
     pub(crate) fn kernels(self) -> &'static Kernels {
         match self.0 {
             Set::Avx512Amx => &AVX512_AMX,
+            Set::Avx512Vnni if one_stream() => &AVX512_VNNI_STREAM,
             Set::Avx512Vnni => &AVX512_VNNI,
             Set::Avx512 => &AVX512,
             Set::AvxVnni => &AVX_VNNI,
             Set::Avx2 => &AVX2,
         }
     }
+}
+
+/// Whether the processor is an AMD of Zen 5 or later, where one stream was measured (`lab/cpu`).
+fn one_stream() -> bool {
+    use std::arch::x86_64::__cpuid;
+    use std::sync::OnceLock;
+    static FOUND: OnceLock<bool> = OnceLock::new();
+    *FOUND.get_or_init(|| {
+        // AMD's manual, volume 3, CPUID: leaf 0, the vendor's name; leaf 1, EAX, the family and what is added to it.
+        let (vendor, signature) = (__cpuid(0), __cpuid(1).eax);
+        let amd = [vendor.ebx, vendor.edx, vendor.ecx] == [*b"Auth", *b"enti", *b"cAMD"].map(u32::from_le_bytes);
+        amd && (signature >> 8 & 0xf) + (signature >> 20 & 0xff) >= 0x1a
+    })
 }
 
 /// A table of kernels with the bits of one folder one of the block loops, and attention in integers.
@@ -87,6 +101,7 @@ macro_rules! tier {
             F32x8; $features;
             bits1_order: &$folder::bits::BITS1_ORDER,
             bits2_order: &$folder::bits::BITS2_ORDER,
+            together: 1,
             operand: Operand {
                 bytes: $folder::tables::BYTES * 4 / $folder::tables::COLUMNS,
                 unit: None,
@@ -124,6 +139,10 @@ tier!(
     /// The same with VNNI: Intel servers since 2019, AMD since Zen 4.
     AVX512_VNNI, avx512, evex, Some(&quads::EVEX), "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512vnni"
 );
+
+/// The same on a machine whose first-level cache has places for many lines on their way: one long stream is the fastest
+/// there.
+static AVX512_VNNI_STREAM: Kernels = Kernels { together: avx512::bits::SET, ..AVX512_VNNI };
 
 /// The same with tiles of bytes: Intel servers since 2023.
 static AVX512_AMX: Kernels = Kernels {

@@ -20,6 +20,7 @@ pub(crate) static KERNELS: Kernels = kernel_list!(
     F32x8; "neon";
     bits1_order: &PLAIN_ORDER,
     bits2_order: &PLAIN_ORDER,
+    together: 1,
     operand: Operand { bytes: tables::BYTES, unit: None, build: tables::build },
     many: None,
     integers: None,

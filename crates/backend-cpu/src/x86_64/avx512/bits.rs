@@ -10,7 +10,7 @@
 
 use super::tables;
 use crate::generic::packed::{IntRows, add_int_sparse};
-use crate::layout::{BLOCK, BitOrder, Codes, Lanes, Layout, Segment};
+use crate::layout::{BLOCK, BitOrder, Codes, LINE, Lanes, Layout, Segment};
 use onebit_quant::ParamType;
 use std::arch::x86_64::*;
 use std::ops::Range;
@@ -35,8 +35,9 @@ const fn order(unpacked: bool) -> Lanes<u8> {
 /// Activation rows that are looked up together.
 const ROWS: usize = 2;
 
-/// Blocks that are read side by side: a core fetches more of eight streams than of one.
-const SET: usize = 8;
+/// Blocks that are read side by side: a core fetches more of eight streams than of one, or of one stream of eight blocks
+/// whose lines lie in turn.
+pub(in crate::x86_64) const SET: usize = 8;
 
 /// Bytes of tables that stay in a cache while blocks pass by: in the first-level one, or in the second where one or two
 /// activation rows leave the memory time; long streams count there.
@@ -44,6 +45,9 @@ const TABLE_CACHE: [usize; 2] = [26 * 1024, 256 * 1024];
 
 /// Records between a word that is looked up and one that is fetched into the second-level cache meanwhile.
 const AHEAD: usize = 2;
+
+/// Bytes between them in one stream of lines in turn, which is fetched into the first-level cache.
+const STREAM_AHEAD: usize = 6 * 1024;
 
 /// Bytes of weights that stay in the second-level cache for all activation rows.
 const WEIGHT_CACHE: usize = 400 * 1024;
@@ -54,19 +58,31 @@ const WEIGHT_CACHE: usize = 400 * 1024;
 /// tables of some groups stay in a cache while all blocks look them up.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2,fma,f16c")]
 pub(in crate::x86_64) fn int_blocks(segment: &Segment, blocks: Range<usize>, x: &IntRows<'_>, acc: &mut [f32]) {
-    let layout = &segment.layout;
-    let shape = Shape {
-        record: layout.record_bytes(),
-        block: layout.block_bytes(),
-        scales: layout.code_bytes(),
-        biases: layout.bias_start(),
-    };
-    let stride = x.rows * BLOCK;
     acc.fill(0.0);
+    match segment.layout.together {
+        1 => stream::<false>(segment, blocks.clone(), x, acc),
+        together => {
+            debug_assert_eq!((together, blocks.start % SET), (SET, 0));
+            stream::<true>(segment, blocks.clone(), x, acc);
+        }
+    }
+    for (b, acc) in blocks.zip(acc.chunks_exact_mut(x.rows * BLOCK)) {
+        for (m, acc) in acc.chunks_exact_mut(BLOCK).enumerate() {
+            add_int_sparse(segment, b, x, m, acc);
+        }
+    }
+}
+
+/// Goes through blocks, groups and rows; `TURNS` where the lines of a set of blocks lie in turn.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2,fma,f16c")]
+fn stream<const TURNS: bool>(segment: &Segment, blocks: Range<usize>, x: &IntRows<'_>, acc: &mut [f32]) {
+    let layout = &segment.layout;
+    let (record, block) = (layout.record_bytes(), layout.block_bytes());
+    let stride = x.rows * BLOCK;
     let group_tables = layout.group / tables::COLUMNS * tables::BYTES;
     let cache = TABLE_CACHE[usize::from(x.rows <= ROWS)];
     let chunk = (cache / (x.rows.min(ROWS) * group_tables)).clamp(1, layout.groups());
-    let stretch = (WEIGHT_CACHE / (blocks.len() * shape.record)).max(1).next_multiple_of(chunk);
+    let stretch = (WEIGHT_CACHE / (blocks.len() * record)).max(1).next_multiple_of(chunk);
     for start in (0..layout.groups()).step_by(stretch) {
         let end = (start + stretch).min(layout.groups());
         for m in (0..x.rows).step_by(ROWS) {
@@ -75,48 +91,68 @@ pub(in crate::x86_64) fn int_blocks(segment: &Segment, blocks: Range<usize>, x: 
                 let mut b = blocks.start;
                 while b < blocks.end {
                     let count = groups.len().min(AHEAD);
-                    let near = count * shape.record;
+                    let near = count * record;
                     // The last groups fetch the first ones of the next set of blocks. What later rows read of a stretch
                     // was fetched for the first ones.
                     let ahead = match (m, blocks.end - b > SET && groups.len() == layout.groups()) {
-                        (0, true) => [near, SET * shape.block + near - shape.block],
+                        (0, _) if TURNS => [STREAM_AHEAD; 2],
+                        (0, true) => [near, SET * block + near - block],
                         (0, false) => [near; 2],
                         _ => [0; 2],
                     };
                     let last = groups.end - count;
-                    let tile = Tile { layout, shape, groups: groups.clone(), x, first: m, ahead, last };
+                    let tile = Tile { layout, groups: groups.clone(), x, first: m, ahead, last };
                     let acc = &mut acc[(b - blocks.start) * stride..];
                     b += match (x.rows - m, blocks.end - b) {
-                        (1, SET..) => tile.add::<SET, 1>(segment, b, acc),
-                        (_, SET..) => tile.add::<SET, 2>(segment, b, acc),
-                        (1, _) => tile.add::<1, 1>(segment, b, acc),
-                        _ => tile.add::<1, 2>(segment, b, acc),
+                        (1, SET..) => tile.add::<SET, 1, TURNS>(segment, b, acc),
+                        (_, SET..) => tile.add::<SET, 2, TURNS>(segment, b, acc),
+                        (1, _) => tile.add::<1, 1, TURNS>(segment, b, acc),
+                        _ => tile.add::<1, 2, TURNS>(segment, b, acc),
                     };
                 }
             }
         }
     }
-    for (b, acc) in blocks.zip(acc.chunks_exact_mut(stride)) {
-        for (m, acc) in acc.chunks_exact_mut(BLOCK).enumerate() {
-            add_int_sparse(segment, b, x, m, acc);
+}
+
+/// Some lines of blocks that are read side by side: those of a block begin at its `starts` and follow `line` bytes apart.
+/// The block that is fetched at the same place lies `ahead` bytes behind.
+#[derive(Clone, Copy)]
+struct Lines<const S: usize> {
+    starts: [*const u8; S],
+    line: usize,
+    ahead: usize,
+}
+
+impl<const S: usize> Lines<S> {
+    /// Where line `i` of stream `s` is; the one ahead is asked for. Of one stream the first-level cache holds what comes
+    /// next; of eight it has too few places for lines on their way, the second has more.
+    #[inline(always)]
+    fn at<const TURNS: bool>(&self, s: usize, i: usize) -> *const u8 {
+        let at = self.starts[s].wrapping_add(i * self.line);
+        let ahead = at.wrapping_add(self.ahead).cast();
+        // SAFETY: a prefetch reads nothing and faults at no address.
+        unsafe {
+            if TURNS {
+                _mm_prefetch::<_MM_HINT_T0>(ahead);
+            } else {
+                _mm_prefetch::<_MM_HINT_T1>(ahead);
+            }
         }
+        at
     }
 }
 
-/// Looks up one group of `S` streams of bits against `M` activation rows.
-///
-/// A stream is 64 bytes for each 16 columns, `stride` bytes apart.
+/// Looks up one group of `S` streams of bits against `M` activation rows, a line for each 16 columns.
 ///
 /// # Safety
-/// `columns` must be a multiple of 16, each stream must hold `columns / 16` such words at its stride, and each of
-/// `tables` those of `columns`.
+/// `columns` must be a multiple of 16, each stream must hold `columns / 16` lines, and each of `tables` those of
+/// `columns`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
-unsafe fn look_up<const S: usize, const M: usize>(
+unsafe fn look_up<const S: usize, const M: usize, const TURNS: bool>(
     columns: usize,
-    streams: [*const u8; S],
-    stride: usize,
-    ahead: usize,
+    lines: Lines<S>,
     tables: [*const u8; M],
 ) -> [[__m512i; M]; S] {
     let mut sums = [[_mm512_setzero_si512(); M]; S];
@@ -127,11 +163,8 @@ unsafe fn look_up<const S: usize, const M: usize>(
             entries[m] = unsafe { tables[m].add(u * tables::BYTES).cast::<[__m512i; 5]>().read_unaligned() };
         }
         for s in 0..S {
-            let at = streams[s].wrapping_add(u * stride);
-            // A hint for the second level: the first has too few places for lines on their way.
-            _mm_prefetch::<_MM_HINT_T1>(at.wrapping_add(ahead).cast());
-            // SAFETY: word u of the stream is below columns / 16.
-            let word = unsafe { _mm512_loadu_si512(at.cast()) };
+            // SAFETY: line u of the stream is below columns / 16.
+            let word = unsafe { _mm512_loadu_si512(lines.at::<TURNS>(s, u).cast()) };
             let (second, third) = (_mm512_srli_epi16::<6>(word), _mm512_srli_epi16::<12>(word));
             for m in 0..M {
                 let [a, b, c, d, e] = entries[m];
@@ -169,19 +202,9 @@ pub(in crate::x86_64) fn lanes(kind: ParamType, bytes: &[u8]) -> [__m512; 2] {
     }
 }
 
-/// Byte counts of a layout, worked out once.
-#[derive(Clone, Copy)]
-struct Shape {
-    record: usize,
-    block: usize,
-    scales: usize,
-    biases: usize,
-}
-
 /// Some groups of a few activation rows.
 struct Tile<'a> {
     layout: &'a Layout,
-    shape: Shape,
     groups: Range<usize>,
     x: &'a IntRows<'a>,
     /// The first of the activation rows.
@@ -190,6 +213,42 @@ struct Tile<'a> {
     /// weight.
     ahead: [usize; 2],
     last: usize,
+}
+
+/// The blocks of a tile, and how their lines lie.
+#[derive(Clone, Copy)]
+struct Blocks<'a> {
+    bytes: &'a [u8],
+    /// Bytes from a block's first line to the next one's, from line to line, and from record to record.
+    block: usize,
+    line: usize,
+    record: usize,
+    /// Lines of a record before its scales, and before its biases.
+    scales: usize,
+    biases: usize,
+}
+
+impl<'a> Blocks<'a> {
+    /// The blocks from `first` on, all those beside it in a set.
+    fn new<const TURNS: bool>(segment: &'a Segment, blocks: Range<usize>) -> Self {
+        let layout = &segment.layout;
+        let (record, block) = (layout.record_bytes(), layout.block_bytes());
+        let (scales, biases) = (layout.code_bytes() / LINE, layout.bias_start() / LINE);
+        if TURNS {
+            let set = segment.set(blocks.start);
+            let bytes = &segment.bytes_of(set.clone())[(blocks.start - set.start) * LINE..];
+            let turn = set.len();
+            Blocks { bytes, block: LINE, line: turn * LINE, record: turn * record, scales, biases }
+        } else {
+            Blocks { bytes: segment.bytes_of(blocks), block, line: LINE, record, scales, biases }
+        }
+    }
+
+    /// What begins with line `line` of group `g` of block `b`.
+    #[inline(always)]
+    fn from(&self, b: usize, g: usize, line: usize) -> &'a [u8] {
+        &self.bytes[b * self.block + g * self.record + line * self.line..]
+    }
 }
 
 /// The block for each `b` below `$n`, at most eight. The compiler keeps the rolled loop otherwise, and the sums would go
@@ -220,24 +279,28 @@ struct Factors<const M: usize> {
 impl Tile<'_> {
     /// Adds the products of `B` blocks from `first` on and `M` activation rows to `acc`; returns B.
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2,fma,f16c")]
-    fn add<const B: usize, const M: usize>(&self, segment: &Segment, first: usize, acc: &mut [f32]) -> usize {
-        let bytes = self.shape.block;
-        let blocks = &segment.data.bytes()[first * bytes..(first + B) * bytes];
+    fn add<const B: usize, const M: usize, const TURNS: bool>(
+        &self,
+        segment: &Segment,
+        first: usize,
+        acc: &mut [f32],
+    ) -> usize {
+        let blocks = Blocks::new::<TURNS>(segment, first..first + B);
         match (self.layout.codes, self.layout.bias.is_some()) {
-            (Codes::Bits1, false) => self.bits1::<B, M, false>(blocks, acc),
-            (Codes::Bits1, true) => self.bits1::<B, M, true>(blocks, acc),
+            (Codes::Bits1, false) => self.bits1::<B, M, TURNS, false>(blocks, acc),
+            (Codes::Bits1, true) => self.bits1::<B, M, TURNS, true>(blocks, acc),
             // Two planes for each block. Their sums fit the registers for all blocks and one row, or half of them and two.
             (_, affine) => {
                 let (step, stride) = (if M == 1 { B } else { B.min(4) }, self.x.rows * BLOCK);
                 for i in (0..B).step_by(step) {
-                    let (blocks, acc) = (&blocks[i * bytes..(i + step) * bytes], &mut acc[i * stride..]);
+                    let (blocks, acc) = (Blocks { bytes: blocks.from(i, 0, 0), ..blocks }, &mut acc[i * stride..]);
                     match (step, affine) {
-                        (1, false) => self.bits2::<1, 2, M, false>(blocks, acc),
-                        (1, true) => self.bits2::<1, 2, M, true>(blocks, acc),
-                        (4, false) => self.bits2::<4, 8, M, false>(blocks, acc),
-                        (4, true) => self.bits2::<4, 8, M, true>(blocks, acc),
-                        (_, false) => self.bits2::<8, 16, M, false>(blocks, acc),
-                        (_, true) => self.bits2::<8, 16, M, true>(blocks, acc),
+                        (1, false) => self.bits2::<1, 2, M, TURNS, false>(blocks, acc),
+                        (1, true) => self.bits2::<1, 2, M, TURNS, true>(blocks, acc),
+                        (4, false) => self.bits2::<4, 8, M, TURNS, false>(blocks, acc),
+                        (4, true) => self.bits2::<4, 8, M, TURNS, true>(blocks, acc),
+                        (_, false) => self.bits2::<8, 16, M, TURNS, false>(blocks, acc),
+                        (_, true) => self.bits2::<8, 16, M, TURNS, true>(blocks, acc),
                     }
                 }
             }
@@ -270,24 +333,28 @@ impl Tile<'_> {
 
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2,fma,f16c")]
-    fn bits1<const B: usize, const M: usize, const AFFINE: bool>(&self, blocks: &[u8], acc: &mut [f32]) {
+    fn bits1<const B: usize, const M: usize, const TURNS: bool, const AFFINE: bool>(
+        &self,
+        blocks: Blocks<'_>,
+        acc: &mut [f32],
+    ) {
         // Lanes become floats as the upper 16 of 32 bits, 2^16 times too large.
         const UNIT: f32 = 65536.0;
         let upper = _mm512_set1_epi32(0xffff_0000_u32 as i32);
         let (layout, stride) = (self.layout, self.x.rows * BLOCK);
-        let Shape { record: bytes, block: block_bytes, .. } = self.shape;
         for g in self.groups.clone() {
             let f = self.factors::<M>(g, UNIT, AFFINE);
-            let (mut records, mut streams) = ([&[][..]; B], [std::ptr::null(); B]);
+            let mut lines = Lines { starts: [std::ptr::null(); B], line: blocks.line, ahead: self.ahead(g) };
+            let mut scales = [&[][..]; B];
             for b in 0..B {
-                records[b] = &blocks[b * block_bytes + g * bytes..][..bytes];
-                streams[b] = records[b].as_ptr();
-                _mm_prefetch::<_MM_HINT_T1>(streams[b].wrapping_add(self.shape.scales + self.ahead(g)).cast());
+                lines.starts[b] = blocks.from(b, g, 0).as_ptr();
+                scales[b] = blocks.from(b, g, blocks.scales);
             }
-            // SAFETY: a record begins with group / 16 * 64 bytes of codes, `factors` has checked the tables, and
+            // SAFETY: each block has group / 16 lines of codes before its scales, `factors` has checked the tables, and
             // groups are multiples of 32.
-            let sums = unsafe { look_up::<B, M>(layout.group, streams, 2 * BLOCK, self.ahead(g), f.tables) };
+            let sums = unsafe { look_up::<B, M, TURNS>(layout.group, lines, f.tables) };
             unrolled!(B, b => {
+                lines.at::<TURNS>(b, blocks.scales);
                 let mut dots = [[_mm512_setzero_ps(); 2]; M];
                 for m in 0..M {
                     dots[m] = [
@@ -296,7 +363,7 @@ impl Tile<'_> {
                     ];
                 }
                 let acc = &mut acc[b * stride + self.first * BLOCK..][..M * BLOCK];
-                self.finish::<M, AFFINE>(&f, (&dots, UNIT), records[b], acc);
+                self.finish::<M, AFFINE>(&f, (&dots, UNIT), (scales[b], blocks), acc);
             });
         }
     }
@@ -304,31 +371,31 @@ impl Tile<'_> {
     /// `S` is twice `B`: a low and a high plane for each block.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2,fma,f16c")]
-    fn bits2<const B: usize, const S: usize, const M: usize, const AFFINE: bool>(
+    fn bits2<const B: usize, const S: usize, const M: usize, const TURNS: bool, const AFFINE: bool>(
         &self,
-        blocks: &[u8],
+        blocks: Blocks<'_>,
         acc: &mut [f32],
     ) {
         let (layout, stride) = (self.layout, self.x.rows * BLOCK);
-        let Shape { record: bytes, block: block_bytes, .. } = self.shape;
         let join = _mm512_set1_epi32(i32::from_le_bytes([1, 0, 2, 0]));
         for g in self.groups.clone() {
             let f = self.factors::<M>(g, 2.0, true);
-            let (mut records, mut streams) = ([&[][..]; B], [std::ptr::null(); S]);
+            let mut lines = Lines { starts: [std::ptr::null(); S], line: 2 * blocks.line, ahead: self.ahead(g) };
+            let mut scales = [&[][..]; B];
             for b in 0..B {
-                records[b] = &blocks[b * block_bytes + g * bytes..][..bytes];
-                streams[2 * b] = records[b].as_ptr();
-                streams[2 * b + 1] = records[b][2 * BLOCK..].as_ptr();
-                _mm_prefetch::<_MM_HINT_T1>(streams[2 * b].wrapping_add(self.shape.scales + self.ahead(g)).cast());
+                lines.starts[b] = blocks.from(b, g, 0).as_ptr();
+                lines.starts[B + b] = blocks.from(b, g, 1).as_ptr();
+                scales[b] = blocks.from(b, g, blocks.scales);
             }
-            // SAFETY: a record begins with group / 16 * 128 bytes of codes, planes in turn; `factors` has checked the
-            // tables, and groups are multiples of 32.
-            let sums = unsafe { look_up::<S, M>(layout.group, streams, 4 * BLOCK, self.ahead(g), f.tables) };
+            // SAFETY: each block has group / 16 lines of either plane before its scales, in turn; `factors` has checked
+            // the tables, and groups are multiples of 32.
+            let sums = unsafe { look_up::<S, M, TURNS>(layout.group, lines, f.tables) };
             unrolled!(B, b => {
+                lines.at::<TURNS>(b, blocks.scales / 2);
                 let mut dots = [[_mm512_setzero_ps(); 2]; M];
                 for m in 0..M {
                     let total = _mm512_set1_epi32(f.total[m]);
-                    let (low, high) = (sums[2 * b][m], sums[2 * b + 1][m]);
+                    let (low, high) = (sums[b][m], sums[B + b][m]);
                     let (first, second) = (_mm512_unpacklo_epi16(low, high), _mm512_unpackhi_epi16(low, high));
                     dots[m] = [
                         _mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_madd_epi16(first, join), total)),
@@ -336,7 +403,7 @@ impl Tile<'_> {
                     ];
                 }
                 let acc = &mut acc[b * stride + self.first * BLOCK..][..M * BLOCK];
-                self.finish::<M, AFFINE>(&f, (&dots, 2.0), records[b], acc);
+                self.finish::<M, AFFINE>(&f, (&dots, 2.0), (scales[b], blocks), acc);
             });
         }
     }
@@ -348,13 +415,13 @@ impl Tile<'_> {
         &self,
         f: &Factors<M>,
         (dots, unit): (&[[__m512; 2]; M], f32),
-        record: &[u8],
+        (scales, blocks): (&[u8], Blocks<'_>),
         acc: &mut [f32],
     ) {
-        let (layout, shape) = (self.layout, self.shape);
-        let stored = lanes(layout.scale, &record[shape.scales..]);
+        let layout = self.layout;
+        let stored = lanes(layout.scale, scales);
         let bias = match layout.bias {
-            Some(kind) if AFFINE => lanes(kind, &record[shape.biases..]),
+            Some(kind) if AFFINE => lanes(kind, &scales[(blocks.biases - blocks.scales) * blocks.line..]),
             _ => stored,
         };
         for (m, acc) in acc.as_chunks_mut::<BLOCK>().0.iter_mut().take(M).enumerate() {
@@ -405,7 +472,8 @@ mod tests {
                 // SAFETY: detected above; the stream and the table have exactly the lengths that are asked for.
                 let lanes: [i16; BLOCK] = unsafe {
                     let (stream, table) = (guarded_codes.start(codes.len()), guarded_table.start(table.len()));
-                    std::mem::transmute(look_up::<1, 1>(columns, [stream], 2 * BLOCK, 4096, [table]))
+                    let lines = Lines { starts: [stream], line: LINE, ahead: 4096 };
+                    std::mem::transmute(look_up::<1, 1, false>(columns, lines, [table]))
                 };
                 for (lane, got) in lanes.into_iter().enumerate() {
                     let want: i32 = (0..columns)

@@ -2,7 +2,7 @@
 //!
 //! ```sh
 //! cargo run --release -p onebit-backend-cpu --example matmul -- \
-//!     [--format q1_0|q2_0|q4_0|q8_0] [--rows 17408] [--cols 5120] [--tokens 1,2,4,8,64,512] [--threads 1,2] \
+//!     [--format q1_0|q2_0|ternary|q4_0|q8_0] [--rows 17408] [--cols 5120] [--tokens 1,2,4,8,64,512] [--threads 1,2] \
 //!     [--tier avx2] [--activations int9] [--layers 20]
 //! ```
 //!
@@ -23,9 +23,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         at.and_then(|i| args.get(i + 1)).map_or(default.to_owned(), String::clone)
     };
     let list = |text: String| text.split(',').map(str::parse::<usize>).collect::<Result<Vec<_>, _>>();
-    let format = match option("format", "q1_0").as_str() {
+    let name = option("format", "q1_0");
+    let format = match name.as_str() {
         "q1_0" => Format::Q1_0,
-        "q2_0" => Format::Pq2_0,
+        "q2_0" | "ternary" => Format::Pq2_0,
         "q4_0" => Format::Q4_0,
         "q8_0" => Format::Q8_0,
         "f16" => Format::F16,
@@ -45,8 +46,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let layers: usize = option("layers", "20").parse()?;
     for threads in list(option("threads", &format!("1,{}", default_threads())))? {
         let backend = CpuBackend::new(CpuOptions { threads: Some(threads), tier })?;
-        let weights = upload(&backend, format, rows, cols, layers)?;
-        println!("{}: {layers} x {rows} x {cols} {format}, {activations}", backend.caps().device);
+        let weights = upload(&backend, (format, name == "ternary"), (rows, cols), layers)?;
+        let kernel = &weights[0].info().kernel;
+        println!("{}: {layers} x {rows} x {cols} {format} ({kernel}), {activations}", backend.caps().device);
         for tokens in list(option("tokens", "1,2,4,8,64,512"))? {
             let (mut times, mut cpu_times, mut limits) = (Vec::new(), Vec::new(), Vec::new());
             for _ in 0..if tokens < 16 { 9 } else { 5 } {
@@ -81,9 +83,8 @@ fn median(mut values: Vec<f64>) -> f64 {
 
 fn upload(
     backend: &CpuBackend,
-    format: Format,
-    rows: usize,
-    cols: usize,
+    (format, ternary): (Format, bool),
+    (rows, cols): (usize, usize),
     layers: usize,
 ) -> Result<Vec<Weight>, Box<dyn std::error::Error>> {
     let mut codes = vec![0u8; format.row_bytes(cols)? * rows];
@@ -93,6 +94,10 @@ fn upload(
             for word in codes.chunks_mut(8) {
                 state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
                 word.copy_from_slice(&(state ^ (state >> 29)).to_le_bytes()[..word.len()]);
+            }
+            if ternary {
+                // Clear the high bit where the low one is set: codes 0, 1, 2 only.
+                codes.iter_mut().for_each(|b| *b &= !((*b & 0x55) << 1));
             }
             if let Some(block) = format.block() {
                 // A scale of 2^-6 and a bit.

@@ -6,7 +6,7 @@ use crate::dispatch::Tier;
 use crate::layout::{Packed, Segment, VERSION};
 use crate::memory::{ALIGN, Arena, Bytes};
 use crate::plan::{Prepared, Workspace};
-use crate::repack::{Target, repack, segment_bytes, symmetry, target};
+use crate::repack::{Target, is_ternary, may_be_triples, repack, segment_bytes, symmetry, target};
 use crate::threads::{Pool, default_threads};
 use onebit_ops::{
     Activations, Backend, Cache, CacheSpec, Caps, FormatSupport, Fusions, KvFormat, OpError, PIECE_ALIGN, Plan,
@@ -43,6 +43,13 @@ pub struct CpuBackend {
 struct CpuPlan {
     prepared: Prepared,
     space: Arc<Mutex<Workspace>>,
+}
+
+/// Parts of a weight that share a layout, and what they become.
+struct Run<'m, 'd> {
+    first_row: usize,
+    parts: Vec<&'m Matrix<'d>>,
+    target: Target,
 }
 
 /// The payload of a cache.
@@ -106,43 +113,30 @@ impl CpuBackend {
         &self,
         name: &str,
         parts: &[Matrix<'_>],
-        symmetry: Vec<Symmetry>,
+        (symmetry, as_triples): (Vec<Symmetry>, bool),
         mut segment: impl FnMut(&[&Matrix<'_>], Target, usize) -> Result<Segment, OpError>,
     ) -> Result<Weight, OpError> {
         let wrong = |what: String, wanted: String, got: String| OpError::Shape { op: "upload", what, wanted, got };
         let Some(first) = parts.first() else {
             return Err(wrong(name.to_owned(), "one part or more".to_owned(), "none".to_owned()));
         };
-        let (mut ranges, mut rows, mut shed_bytes) = (Vec::new(), 0, 0);
-        // Neighbours with the same layout become one segment.
-        let mut runs: Vec<(usize, Vec<&Matrix<'_>>, Target)> = Vec::new();
-        for (part, symmetry) in parts.iter().zip(&symmetry) {
+        let (mut ranges, mut rows) = (Vec::new(), 0);
+        for part in parts {
             if part.cols != first.cols {
                 let what = format!("columns of `{name}`");
                 return Err(wrong(what, first.cols.to_string(), part.cols.to_string()));
             }
-            let mut target = target(part, self.tier.kernels(), symmetry.clone());
-            shed_bytes += target.shed_bytes;
-            match runs.last_mut().filter(|(_, _, last)| (last.layout, last.reading) == (target.layout, target.reading))
-            {
-                Some((start, members, last)) => {
-                    target.sparse.iter_mut().for_each(|r| r.row += rows - *start);
-                    last.sparse.append(&mut target.sparse);
-                    members.push(part);
-                }
-                None => runs.push((rows, vec![part], target)),
-            }
             ranges.push(rows..rows + part.rows);
             rows += part.rows;
         }
-        let mut kernels: Vec<String> = Vec::new();
-        let mut segments = Vec::new();
-        for (start, members, target) in runs {
+        let (mut kernels, mut segments, mut shed_bytes): (Vec<String>, _, _) = (Vec::new(), Vec::new(), 0);
+        for Run { first_row, parts, target } in self.runs(parts, &symmetry, as_triples) {
             let kernel = format!("{}/{}", target.layout.name(), self.tier.name());
             if !kernels.contains(&kernel) {
                 kernels.push(kernel);
             }
-            segments.push(segment(&members, target, start)?);
+            shed_bytes += target.shed_bytes;
+            segments.push(segment(&parts, target, first_row)?);
         }
         let info = WeightInfo {
             name: name.to_owned(),
@@ -154,6 +148,36 @@ impl CpuBackend {
             shed_bytes,
         };
         Ok(Weight::new(info, Box::new(Packed { segments, symmetry, table: None })))
+    }
+
+    /// Neighbours with the same layout, which become one segment.
+    fn runs<'m, 'd>(&self, parts: &'m [Matrix<'d>], symmetry: &[Symmetry], as_triples: bool) -> Vec<Run<'m, 'd>> {
+        let (mut runs, mut row): (Vec<Run<'m, 'd>>, usize) = (Vec::new(), 0);
+        for (part, symmetry) in parts.iter().zip(symmetry) {
+            let mut target = target(part, self.tier.kernels(), symmetry.clone(), as_triples);
+            let same = |run: &&mut Run<'_, '_>| {
+                (run.target.layout, run.target.reading) == (target.layout, target.reading)
+            };
+            match runs.last_mut().filter(same) {
+                Some(run) => {
+                    target.sparse.iter_mut().for_each(|r| r.row += row - run.first_row);
+                    run.target.sparse.append(&mut target.sparse);
+                    run.target.shed_bytes += target.shed_bytes;
+                    run.parts.push(part);
+                }
+                None => runs.push(Run { first_row: row, parts: vec![part], target }),
+            }
+            row += part.rows;
+        }
+        runs
+    }
+
+    /// Bytes of the stretch that these parts are kept in.
+    fn kept_bytes(&self, parts: &[Matrix<'_>], symmetry: &[Symmetry], as_triples: bool) -> usize {
+        self.runs(parts, symmetry, as_triples).iter().fold(0usize, |end, run| {
+            let rows = run.parts.iter().map(|p| p.rows).sum();
+            end.next_multiple_of(PIECE_ALIGN).saturating_add(segment_bytes(&run.target.layout, rows))
+        })
     }
 
     /// The kernels in use.
@@ -203,7 +227,10 @@ impl Backend for CpuBackend {
         let found = |part: &Matrix<'_>| {
             if options.keep_biases { Symmetry::Affine } else { symmetry(&self.pool, part) }
         };
-        self.assemble(name, parts, parts.iter().map(found).collect(), |parts, target, first_row| {
+        let symmetry: Vec<Symmetry> = parts.iter().map(found).collect();
+        let as_triples = may_be_triples(self.tier.kernels(), parts, &symmetry)
+            && parts.iter().all(|part| is_ternary(&self.pool, part));
+        self.assemble(name, parts, (symmetry, as_triples), |parts, target, first_row| {
             repack(&self.pool, &mut lock(&self.arena), name, parts, target, first_row)
         })
     }
@@ -213,7 +240,7 @@ impl Backend for CpuBackend {
         let choices = [kernels.bits1_order, kernels.bits2_order]
             .into_iter()
             .flat_map(|order| std::iter::once(order.unit as u64).chain(order.position.map(u64::from)))
-            .chain([kernels.together as u64])
+            .chain([kernels.together as u64, u64::from(kernels.triples.is_some())])
             .fold(0u64, |hash, n| hash.wrapping_mul(257).wrapping_add(n + 1));
         Some(format!("cpu-{}-{VERSION}-{choices:016x}", self.tier.name()))
     }
@@ -229,8 +256,11 @@ impl Backend for CpuBackend {
         if kept.symmetry.len() != parts.len() {
             return Err(fail(format!("it has {} parts, wanted {}", kept.symmetry.len(), parts.len())));
         }
+        // Triples were made of the codes, which are not read again; they are fewer bytes than planes of the same parts.
+        let as_triples = may_be_triples(self.tier.kernels(), parts, &kept.symmetry)
+            && self.kept_bytes(parts, &kept.symmetry, true) == kept.data.len();
         let mut next: usize = 0;
-        self.assemble(name, parts, kept.symmetry, |parts, target, first_row| {
+        self.assemble(name, parts, (kept.symmetry, as_triples), |parts, target, first_row| {
             let rows: usize = parts.iter().map(|p| p.rows).sum();
             let (start, end) = (next, next.saturating_add(segment_bytes(&target.layout, rows)));
             let data = kept.data.slice(start..end).filter(|data| (data.as_ptr() as usize).is_multiple_of(PIECE_ALIGN));

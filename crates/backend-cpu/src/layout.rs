@@ -7,6 +7,7 @@
 //! record     codes of 32 rows x group columns | 32 scales | 32 biases, where they carry information
 //! bits1      unit j = the bytes j*u.. of each row (8 columns a byte), u bytes a row, rows in `BitOrder::position`
 //! bits2      the same, two planes for each unit: 32 low bits, then 32 high bits
+//! triples    14 words of 16 bits a row and group of 128, three ternary codes in five bits (`repack/triples.rs`)
 //! block4     four columns at a time, 2 bytes a row: columns 0, 1 in the low nibbles and 2, 3 in the high ones
 //! block8     two columns at a time, 2 bytes a row, signed (code - 128)
 //! dense      column by column, 32 values, groups of 128
@@ -45,6 +46,7 @@ pub(crate) type Lanes<T> = [T; BLOCK];
 pub(crate) enum Codes {
     Bits1,
     Bits2,
+    Triples,
     Block4,
     Block8,
     Dense(ParamType),
@@ -113,6 +115,7 @@ impl Layout {
         match self.codes {
             Codes::Bits1 => self.group / 8,
             Codes::Bits2 => self.group / 4,
+            Codes::Triples => self.group * 7 / 32,
             Codes::Block4 => self.group / 2,
             Codes::Block8 => self.group,
             Codes::Dense(kind) => self.group * kind.bytes(),
@@ -151,6 +154,7 @@ impl Layout {
         let base = match self.codes {
             Codes::Bits1 => "bits1",
             Codes::Bits2 => "bits2",
+            Codes::Triples => "triples",
             Codes::Block4 => "block4",
             Codes::Block8 => "block8",
             Codes::Dense(kind) => return format!("dense-{}", kind.name().to_lowercase()),

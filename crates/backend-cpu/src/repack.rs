@@ -2,6 +2,7 @@
 
 mod bits;
 mod ternary;
+pub(crate) mod triples;
 
 use crate::generic::Kernels;
 use crate::layout::{BLOCK, Codes, GROUP, LINE, Lanes, Layout, PLAIN_ORDER, Segment};
@@ -11,6 +12,7 @@ use bits::{WORD, Words};
 use onebit_ops::OpError;
 use onebit_quant::float::f32_to_f16;
 use onebit_quant::{Format, MAX_GROUP, Matrix, ParamType, Residual, Symmetry};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 /// Bytes that one thread writes at a time.
@@ -37,8 +39,8 @@ pub(crate) struct Target {
 }
 
 /// The layout of a matrix, by the symmetry rule: a bias that follows from its scale is dropped, a few rounded ones
-/// become a sparse list, anything else is kept.
-pub(crate) fn target(matrix: &Matrix<'_>, kernels: &Kernels, symmetry: Symmetry) -> Target {
+/// become a sparse list, anything else is kept. Triples are for what [`may_be_triples`].
+pub(crate) fn target(matrix: &Matrix<'_>, kernels: &Kernels, symmetry: Symmetry, as_triples: bool) -> Target {
     let format = matrix.format;
     let mut layout = Layout {
         codes: Codes::Bits1,
@@ -56,13 +58,16 @@ pub(crate) fn target(matrix: &Matrix<'_>, kernels: &Kernels, symmetry: Symmetry)
         layout.group = GROUP;
         return Target { layout, reading: Reading::Rows, sparse: Vec::new(), shed_bytes: 0 };
     }
+    let as_triples = kernels.triples.as_ref().filter(|_| as_triples);
     (layout.codes, layout.center) = match format.bits() {
         1 => (Codes::Bits1, 0.5),
+        2 if as_triples.is_some() => (Codes::Triples, 1.0),
         2 => (Codes::Bits2, 1.0),
         4 => (Codes::Block4, 8.0),
         _ => (Codes::Block8, 128.0),
     };
     layout.order = match layout.codes {
+        Codes::Triples => as_triples.map_or(&PLAIN_ORDER, |t| t.order),
         Codes::Bits1 => kernels.bits1_order,
         Codes::Bits2 => kernels.bits2_order,
         _ => &PLAIN_ORDER,
@@ -86,18 +91,50 @@ pub(crate) fn target(matrix: &Matrix<'_>, kernels: &Kernels, symmetry: Symmetry)
         _ => {}
     }
     let whole_lines = layout.scale.bytes() == 2 && layout.bias.is_none_or(|kind| kind.bytes() == 2);
-    if whole_lines && matches!(layout.codes, Codes::Bits1 | Codes::Bits2) {
+    let bits = matches!(layout.codes, Codes::Bits1 | Codes::Bits2 | Codes::Triples);
+    if bits && whole_lines {
         layout.together = kernels.together;
     }
     let codes = format.group() * format.bits() / 8;
-    let reading = match (layout.codes, format) {
-        (_, Format::Ptq1_0) => Reading::Ternary,
-        (Codes::Bits1 | Codes::Bits2, Format::Affine { .. }) => Reading::Bits { stride: codes, start: 0 },
+    let reading = match format {
+        Format::Ptq1_0 => Reading::Ternary,
+        Format::Affine { .. } if bits => Reading::Bits { stride: codes, start: 0 },
         // The other formats of one and two bits begin with their binary16 scale.
-        (Codes::Bits1 | Codes::Bits2, _) => Reading::Bits { stride: codes + 2, start: 2 },
+        _ if bits => Reading::Bits { stride: codes + 2, start: 2 },
         _ => Reading::Rows,
     };
     Target { layout, reading, sparse, shed_bytes }
+}
+
+/// Whether parts of a weight can become triples: the ones of two bits in groups of 128, without biases of their own. All
+/// of a weight or none, since all parts read the same tables.
+pub(crate) fn may_be_triples(kernels: &Kernels, parts: &[Matrix<'_>], symmetry: &[Symmetry]) -> bool {
+    let fits = |(part, symmetry): (&Matrix<'_>, &Symmetry)| {
+        part.format.dense().is_none()
+            && (part.format.bits(), part.format.group()) == (2, GROUP)
+            && *symmetry != Symmetry::Affine
+    };
+    kernels.triples.is_some() && parts.iter().zip(symmetry).all(fits)
+}
+
+/// Whether a matrix of two bits in groups of 128 is ternary, found by all threads.
+pub(crate) fn is_ternary(pool: &Pool, matrix: &Matrix<'_>) -> bool {
+    // Codes of a group, and where they begin in its bytes.
+    let (stride, start) = match matrix.format {
+        Format::Ptq1_0 => return true,
+        Format::Affine { .. } => (GROUP / 4, 0),
+        _ => (GROUP / 4 + 2, 2),
+    };
+    let found = AtomicBool::new(true);
+    let share = TASK / stride * stride;
+    pool.run(matrix.codes.len().div_ceil(share), &|task, _| {
+        let end = ((task + 1) * share).min(matrix.codes.len());
+        let mut groups = matrix.codes[task * share..end].chunks(stride);
+        if found.load(Ordering::Relaxed) && !groups.all(|group| triples::are_ternary(&group[start..])) {
+            found.store(false, Ordering::Relaxed);
+        }
+    });
+    found.into_inner()
 }
 
 /// [`Matrix::symmetry`], found by all threads.
@@ -219,6 +256,9 @@ impl<'a> Rows<'a> {
 
     /// Codes that are packed as the layout wants them, in groups of `stride` bytes.
     fn write_bits(&self, layout: &Layout, stride: usize, start: usize, block: &mut [u8]) {
+        if layout.codes == Codes::Triples {
+            return self.write_triples(layout, stride, start, block);
+        }
         // The words of a row in a group are spelled out: loops of known lengths stay in registers.
         match layout.code_bytes() / BLOCK {
             32 => self.write_words::<4>(layout, stride, start, block),
@@ -241,6 +281,25 @@ impl<'a> Rows<'a> {
                 }
             }
             self.write_record(layout, g, stride, start, &mut words, record);
+        }
+    }
+
+    /// Ternary codes of two bits.
+    fn write_triples(&self, layout: &Layout, stride: usize, start: usize, block: &mut [u8]) {
+        for (g, record) in block.chunks_exact_mut(layout.record_bytes()).enumerate() {
+            let (codes, params) = record.split_at_mut(layout.code_bytes());
+            for (row, place) in self.codes[..self.count].iter().zip(&layout.order.position) {
+                let mut words = [0; GROUP / 4 / WORD];
+                for (word, bytes) in words.iter_mut().zip(row[g * stride + start..].as_chunks().0) {
+                    *word = u64::from_le_bytes(*bytes);
+                }
+                put_words(&triples::pack(&words), *place, codes);
+            }
+            if start > 0 {
+                copy::<2>(&self.codes[..self.count], g * stride, params);
+            } else {
+                self.write_params(layout, g, params);
+            }
         }
     }
 
@@ -284,6 +343,9 @@ impl<'a> Rows<'a> {
     }
 
     fn write_ternary(&self, layout: &Layout, block: &mut [u8]) {
+        if layout.codes == Codes::Triples {
+            return self.write_ternary_triples(layout, block);
+        }
         let (unit, places) = (layout.order.unit, bits::places(layout.order));
         for (g, record) in block.chunks_exact_mut(layout.record_bytes()).enumerate() {
             let mut words = [[0; BLOCK]; 2 * GROUP / 8 / WORD];
@@ -300,6 +362,23 @@ impl<'a> Rows<'a> {
                 bits::interleave(unit, words);
                 bits::transpose(unit, words);
                 store(words, to);
+            }
+            copy::<2>(&self.codes[..self.count], g * ternary::BLOCK_BYTES + ternary::SCALE, params);
+        }
+    }
+
+    fn write_ternary_triples(&self, layout: &Layout, block: &mut [u8]) {
+        for (g, record) in block.chunks_exact_mut(layout.record_bytes()).enumerate() {
+            let (codes, params) = record.split_at_mut(layout.code_bytes());
+            for (row, place) in self.codes[..self.count].iter().zip(&layout.order.position) {
+                let Some(bytes) = row[g * ternary::BLOCK_BYTES..].first_chunk() else { continue };
+                let [low, high] = ternary::planes(bytes);
+                let half = |plane: [u64; 2], c: usize| plane[c / 2] >> (32 * (c % 2)) & 0xffff_ffff;
+                let mut words = [0; GROUP / 4 / WORD];
+                for (c, word) in words.iter_mut().enumerate() {
+                    *word = bits::join(half(low, c), half(high, c));
+                }
+                put_words(&triples::pack(&words), *place, codes);
             }
             copy::<2>(&self.codes[..self.count], g * ternary::BLOCK_BYTES + ternary::SCALE, params);
         }
@@ -353,6 +432,14 @@ impl<'a> Rows<'a> {
                 self.write_params(layout, g, &mut record[layout.code_bytes()..]);
             }
         }
+    }
+}
+
+/// A row's words at its place, a line for each.
+#[inline(always)]
+fn put_words(words: &[u16; triples::WORDS], place: u8, lines: &mut [u8]) {
+    for (word, line) in words.iter().zip(lines.as_chunks_mut::<LINE>().0) {
+        line.as_chunks_mut().0[usize::from(place)] = word.to_le_bytes();
     }
 }
 

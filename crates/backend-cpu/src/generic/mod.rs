@@ -39,6 +39,14 @@ impl Operand {
     }
 }
 
+/// Ternary weights as triples, three weights in five bits.
+#[derive(Clone, Copy)]
+pub(crate) struct Triples {
+    /// Place of the rows.
+    pub order: &'static BitOrder,
+    pub operand: Operand,
+}
+
 /// How many activation rows are multiplied.
 #[derive(Clone, Copy)]
 pub(crate) struct Many {
@@ -124,6 +132,8 @@ macro_rules! declare {
             pub operand: Operand,
             /// The same of many activation rows, where they are multiplied in another way.
             pub many: Option<Many>,
+            /// Ternary weights in groups of 128 as triples, where five bits are looked up at once.
+            pub triples: Option<Triples>,
             /// Attention over pages of blocks, where integers are faster; the pages that [`quads::fits`] lie for it then.
             pub integers: Option<&'static Integers>,
             /// The packed matmul over integer activations, otherwise as `float_blocks`.
@@ -138,6 +148,7 @@ macro_rules! declare {
             together: 1,
             operand: Operand { bytes: 0, unit: None, build: |_, _| {} },
             many: None,
+            triples: None,
             integers: None,
             int_blocks: packed::int_blocks::<vector::Array>,
             $($name: $module::$name::<vector::Array>,)*
@@ -150,6 +161,11 @@ impl Kernels {
     /// What `int_blocks` reads of so many activation rows, and whether they are many. All segments of a weight read the
     /// same.
     pub(crate) fn operand(&self, segments: &[Segment], rows: usize) -> (&Operand, bool) {
+        if let Some(triples) = &self.triples
+            && segments.iter().any(|s| s.layout.codes == Codes::Triples)
+        {
+            return (&triples.operand, false);
+        }
         let packed = segments.iter().map(|s| s.layout.codes).filter(|codes| !matches!(codes, Codes::Dense(_)));
         match &self.many {
             Some(many) if rows >= packed.map(many.fewest).max().unwrap_or(1) => (&many.operand, true),

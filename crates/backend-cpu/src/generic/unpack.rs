@@ -1,7 +1,8 @@
 //! Codes of one record as numbers, rows in their own order: what the portable matmul and the embedding read.
 
 use super::vector::{LANES, Vector};
-use crate::layout::{BLOCK, Codes, Lanes, Layout, Segment};
+use crate::layout::{BLOCK, Codes, LINE, Lanes, Layout, Segment};
+use crate::repack::triples;
 use onebit_quant::ParamType;
 
 /// Values (code - center) of one record, column by column.
@@ -34,6 +35,16 @@ pub(crate) fn values(layout: &Layout, record: &[u8], tile: &mut [Lanes<i8>]) {
                         }
                     }
                 }
+            }
+        }
+        Codes::Triples => {
+            let lines = codes.as_chunks::<LINE>().0;
+            for (r, place) in layout.order.position.iter().enumerate() {
+                let mut words = [0; triples::WORDS];
+                for (word, line) in words.iter_mut().zip(lines) {
+                    *word = u16::from_le_bytes(line.as_chunks().0[usize::from(*place)]);
+                }
+                triples::unpack(&words, |c, weight| tile[c][r] = weight);
             }
         }
         Codes::Block4 => {

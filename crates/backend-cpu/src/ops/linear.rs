@@ -99,8 +99,11 @@ pub(crate) fn scratch(
         shared += carved_bytes::<f32>(rows * w.rows());
     }
     // A step may have fewer rows.
-    let own = |rows: &usize| builds_own(&kernels.operand, packed, *rows, cols, threads);
-    let tables = (1..=rows).rev().find(own).unwrap_or(0) * kernels.operand.row_bytes(cols);
+    let operand = |rows| kernels.operand(&packed.segments, rows).0;
+    let own = |rows: usize| {
+        if builds_own(operand(rows), packed, rows, cols, threads) { rows * operand(rows).row_bytes(cols) } else { 0 }
+    };
+    let tables = (1..=rows).map(own).max().unwrap_or(0);
     Ok((shared, carved_bytes::<f32>(RANGE * rows * BLOCK) + carved_bytes::<u8>(tables)))
 }
 

@@ -79,6 +79,12 @@ pub(super) fn interleave(unit: usize, words: &mut Words) {
     }
 }
 
+/// Codes of two bits from 32 low and 32 high ones.
+#[inline(always)]
+pub(super) fn join(low: u64, high: u64) -> u64 {
+    STEPS.into_iter().rev().fold(low | high << 32, |word, (shift, mask)| swap(word, shift, mask))
+}
+
 /// Swaps the bits under `mask` with those `shift` above.
 #[inline(always)]
 fn swap(word: u64, shift: u32, mask: u64) -> u64 {
@@ -116,6 +122,13 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn joined_bits_are_codes() {
+        let (low, high) = (row(5) >> 32, row(9) >> 32);
+        let want = (0..32).fold(0, |codes, c| codes | (low >> c & 1 | (high >> c & 1) << 1) << (2 * c));
+        assert_eq!(join(low, high), want);
     }
 
     #[test]

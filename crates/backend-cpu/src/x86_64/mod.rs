@@ -4,9 +4,9 @@
 //! |---|---|---|---|
 //! | `avx2` | byte tables (`avx2`) | `vpmaddwd` | floats |
 //! | `avxvnni` | byte tables (`avx2`) | `vpdpwssd`, VEX | floats |
-//! | `avx512` | word tables (`avx512`) | `vpmaddwd` | `vpmaddwd` |
-//! | `avx512vnni` | word tables (`avx512`) | `vpdpwssd`, EVEX | `vpdpbusd` |
-//! | `avx512amx` | the same for few activation rows, tiles of bytes for more (`amx`) | the same | the same |
+//! | `avx512` | word tables (`avx512`), ternary weights as triples | `vpmaddwd` | `vpmaddwd` |
+//! | `avx512vnni` | the same | `vpdpwssd`, EVEX | `vpdpbusd` |
+//! | `avx512amx` | word tables, no triples, for few activation rows; tiles of bytes for more (`amx`) | the same | the same |
 
 mod amx;
 pub(crate) mod avx2;
@@ -18,9 +18,9 @@ mod quads;
 
 use crate::generic::packed::{FloatRows, GroupSum};
 use crate::generic::{
-    Kernels, Many, Operand, attention, delta, image, kernel_list, kv, lifted_kernels, packed, rows, softmax,
+    Kernels, Many, Operand, Triples, attention, delta, image, kernel_list, kv, lifted_kernels, packed, rows, softmax,
 };
-use crate::layout::{Codes, Segment};
+use crate::layout::{Codes, GROUP, Segment};
 use avx2::F32x8;
 use onebit_ops::KvFormat;
 use std::ops::Range;
@@ -92,9 +92,19 @@ fn one_stream() -> bool {
     })
 }
 
+const TRIPLES: Triples = Triples {
+    order: &avx512::bits::BITS1_ORDER,
+    operand: Operand {
+        bytes: avx512::triples::BYTES * 4 / GROUP,
+        unit: None,
+        // SAFETY: whoever holds a table with this has a proof that the machine has these features.
+        build: |values, tables| unsafe { avx512::triples::build(values, tables) },
+    },
+};
+
 /// A table of kernels with the bits of one folder one of the block loops, and attention in integers.
 macro_rules! tier {
-    ($(#[$doc:meta])* $table:ident, $folder:ident, $block:ident, $integers:expr, $features:literal) => {
+    ($(#[$doc:meta])* $table:ident, $folder:ident, $block:ident, $triples:expr, $integers:expr, $features:literal) => {
         $(#[$doc])*
         static $table: Kernels = kernel_list!(
             lifted_kernels,
@@ -109,12 +119,13 @@ macro_rules! tier {
                 build: |values, tables| unsafe { $folder::tables::build(values, tables) },
             },
             many: None,
+            triples: $triples,
             integers: $integers,
             int_blocks: |segment, blocks, x, acc| {
                 // SAFETY: whoever holds this table has a proof that the machine has these features.
                 unsafe {
                     match segment.layout.codes {
-                        Codes::Bits1 | Codes::Bits2 => $folder::bits::int_blocks(segment, blocks, x, acc),
+                        Codes::Bits1 | Codes::Bits2 | Codes::Triples => $folder::bits::int_blocks(segment, blocks, x, acc),
                         _ => block::$block::int_blocks(segment, blocks, x, acc),
                     }
                 }
@@ -125,19 +136,19 @@ macro_rules! tier {
 
 tier!(
     /// AVX2 with FMA and F16C: every x86 machine since 2015 or so.
-    AVX2, avx2, plain, None, "avx2,fma,f16c"
+    AVX2, avx2, plain, None, None, "avx2,fma,f16c"
 );
 tier!(
     /// Machines with AVX-VNNI and without AVX-512: laptops since 2021.
-    AVX_VNNI, avx2, vex, None, "avx2,fma,f16c,avxvnni"
+    AVX_VNNI, avx2, vex, None, None, "avx2,fma,f16c,avxvnni"
 );
 tier!(
     /// AVX-512 with BW and VL: Intel servers since 2017.
-    AVX512, avx512, plain, Some(&quads::WIDE), "avx2,fma,f16c,avx512f,avx512bw,avx512vl"
+    AVX512, avx512, plain, Some(TRIPLES), Some(&quads::WIDE), "avx2,fma,f16c,avx512f,avx512bw,avx512vl"
 );
 tier!(
     /// The same with VNNI: Intel servers since 2019, AMD since Zen 4.
-    AVX512_VNNI, avx512, evex, Some(&quads::EVEX), "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512vnni"
+    AVX512_VNNI, avx512, evex, Some(TRIPLES), Some(&quads::EVEX), "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512vnni"
 );
 
 /// The same on a machine whose first-level cache has places for many lines on their way: one long stream is the fastest
@@ -147,6 +158,8 @@ static AVX512_VNNI_STREAM: Kernels = Kernels { together: avx512::bits::SET, ..AV
 /// The same with tiles of bytes: Intel servers since 2023.
 static AVX512_AMX: Kernels = Kernels {
     many: Some(Many { fewest: amx::fewest, operand: amx::OPERAND }),
+    // Bytes of tiles are made of planes.
+    triples: None,
     int_blocks: |segment, blocks, x, acc| {
         if x.many {
             // SAFETY: whoever holds this table has a proof that the machine has these features.

@@ -23,9 +23,11 @@ pub(crate) static KERNELS: Kernels = kernel_list!(
     together: 1,
     operand: Operand { bytes: tables::BYTES, unit: None, build: tables::build },
     many: None,
+    triples: None,
     integers: None,
     int_blocks: |segment, blocks, x, acc| match segment.layout.codes {
         Codes::Bits1 | Codes::Bits2 => bits::int_blocks(segment, blocks, x, acc),
-        _ => block::int_blocks(segment, blocks, x, acc),
+        Codes::Block4 | Codes::Block8 => block::int_blocks(segment, blocks, x, acc),
+        Codes::Triples | Codes::Dense(_) => unreachable!("no triples are made for this tier, and dense weights meet floats"),
     }
 );

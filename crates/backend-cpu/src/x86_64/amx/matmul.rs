@@ -14,9 +14,11 @@ pub(in crate::x86_64) fn fewest(codes: Codes) -> usize {
         Codes::Bits1 => 6,
         Codes::Bits2 => 4,
         Codes::Block4 | Codes::Block8 => 3,
-        Codes::Dense(_) => unreachable!("dense weights meet float activations"),
+        Codes::Triples | Codes::Dense(_) => unreachable!("{NO_TILES}"),
     }
 }
+
+const NO_TILES: &str = "no triples are made for this tier, and dense weights meet float activations";
 
 /// Most blocks that are read side by side, and the bytes of their results that stay in the first-level cache.
 const SET: usize = 8;
@@ -41,7 +43,7 @@ pub(in crate::x86_64) fn int_blocks(segment: &Segment, blocks: Range<usize>, x: 
         (Codes::Block4, true) => multiply::<Block4, true>(segment, blocks.clone(), x, acc),
         (Codes::Block8, false) => multiply::<Block8, false>(segment, blocks.clone(), x, acc),
         (Codes::Block8, true) => multiply::<Block8, true>(segment, blocks.clone(), x, acc),
-        (Codes::Dense(_), _) => unreachable!("dense weights meet float activations"),
+        (Codes::Triples | Codes::Dense(_), _) => unreachable!("{NO_TILES}"),
     }
     for (b, acc) in blocks.zip(acc.chunks_exact_mut(x.rows * BLOCK)) {
         for (m, acc) in acc.chunks_exact_mut(BLOCK).enumerate() {

@@ -1,4 +1,4 @@
-//! 1-bit and 2-bit weights against integer activations, by table lookup.
+//! 1-bit, 2-bit and ternary weights against integer activations, by table lookup.
 //!
 //! A register holds a word of 16 bits for each of 32 rows: three lookups (see [`super::tables`]) make 512 products,
 //! with sums in 16 bits. A group's sum fits them: 255 * 128 = 32,640. Against several activation rows the shifted
@@ -8,7 +8,7 @@
 //! of the activations, `sum (low + 2 high - 1) x = (L + 2 H + T) / 2`; that meets in 32 bits, since code 3 reaches
 //! beyond 16.
 
-use super::tables;
+use super::{tables, triples};
 use crate::generic::packed::{IntRows, add_int_sparse};
 use crate::layout::{BLOCK, BitOrder, Codes, LINE, Lanes, Layout, Segment};
 use onebit_quant::ParamType;
@@ -73,13 +73,22 @@ pub(in crate::x86_64) fn int_blocks(segment: &Segment, blocks: Range<usize>, x: 
     }
 }
 
+/// Bytes of the tables of a group.
+#[inline(always)]
+fn table_bytes(layout: &Layout) -> usize {
+    match layout.codes {
+        Codes::Triples => triples::BYTES,
+        _ => layout.group / tables::COLUMNS * tables::BYTES,
+    }
+}
+
 /// Goes through blocks, groups and rows; `TURNS` where the lines of a set of blocks lie in turn.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2,fma,f16c")]
 fn stream<const TURNS: bool>(segment: &Segment, blocks: Range<usize>, x: &IntRows<'_>, acc: &mut [f32]) {
     let layout = &segment.layout;
     let (record, block) = (layout.record_bytes(), layout.block_bytes());
     let stride = x.rows * BLOCK;
-    let group_tables = layout.group / tables::COLUMNS * tables::BYTES;
+    let group_tables = table_bytes(layout);
     let cache = TABLE_CACHE[usize::from(x.rows <= ROWS)];
     let chunk = (cache / (x.rows.min(ROWS) * group_tables)).clamp(1, layout.groups());
     let stretch = (WEIGHT_CACHE / (blocks.len() * record)).max(1).next_multiple_of(chunk);
@@ -118,18 +127,24 @@ fn stream<const TURNS: bool>(segment: &Segment, blocks: Range<usize>, x: &IntRow
 /// Some lines of blocks that are read side by side: those of a block begin at its `starts` and follow `line` bytes apart.
 /// The block that is fetched at the same place lies `ahead` bytes behind.
 #[derive(Clone, Copy)]
-struct Lines<const S: usize> {
-    starts: [*const u8; S],
-    line: usize,
-    ahead: usize,
+pub(super) struct Lines<const S: usize> {
+    pub starts: [*const u8; S],
+    pub line: usize,
+    pub ahead: usize,
 }
 
 impl<const S: usize> Lines<S> {
+    /// Where line `i` of stream `s` is.
+    #[inline(always)]
+    pub(super) fn place(&self, s: usize, i: usize) -> *const u8 {
+        self.starts[s].wrapping_add(i * self.line)
+    }
+
     /// Where line `i` of stream `s` is; the one ahead is asked for. Of one stream the first-level cache holds what comes
     /// next; of eight it has too few places for lines on their way, the second has more.
     #[inline(always)]
-    fn at<const TURNS: bool>(&self, s: usize, i: usize) -> *const u8 {
-        let at = self.starts[s].wrapping_add(i * self.line);
+    pub(super) fn at<const TURNS: bool>(&self, s: usize, i: usize) -> *const u8 {
+        let at = self.place(s, i);
         let ahead = at.wrapping_add(self.ahead).cast();
         // SAFETY: a prefetch reads nothing and faults at no address.
         unsafe {
@@ -287,8 +302,9 @@ impl Tile<'_> {
     ) -> usize {
         let blocks = Blocks::new::<TURNS>(segment, first..first + B);
         match (self.layout.codes, self.layout.bias.is_some()) {
-            (Codes::Bits1, false) => self.bits1::<B, M, TURNS, false>(blocks, acc),
-            (Codes::Bits1, true) => self.bits1::<B, M, TURNS, true>(blocks, acc),
+            (Codes::Bits1, false) => self.words::<B, M, TURNS, false, false>(blocks, acc),
+            (Codes::Bits1, true) => self.words::<B, M, TURNS, true, false>(blocks, acc),
+            (Codes::Triples, _) => self.words::<B, M, TURNS, false, true>(blocks, acc),
             // Two planes for each block. Their sums fit the registers for all blocks and one row, or half of them and two.
             (_, affine) => {
                 let (step, stride) = (if M == 1 { B } else { B.min(4) }, self.x.rows * BLOCK);
@@ -320,8 +336,8 @@ impl Tile<'_> {
         let mut f = Factors { tables: [std::ptr::null(); M], value: [0.0; M], total: [0; M], x: [0.0; M] };
         for m in 0..M {
             let row = self.first + m;
-            let start = (row * layout.cols + g * layout.group) / tables::COLUMNS * tables::BYTES;
-            f.tables[m] = x.tables[start..start + layout.group / tables::COLUMNS * tables::BYTES].as_ptr();
+            let bytes = table_bytes(layout);
+            f.tables[m] = x.tables[(row * layout.groups() + g) * bytes..][..bytes].as_ptr();
             f.x[m] = x.scale(layout, row, g);
             f.value[m] = f.x[m] * (layout.factor / unit);
             if totals {
@@ -331,9 +347,10 @@ impl Tile<'_> {
         f
     }
 
+    /// Words that give a block's sums at once: single bits, or triples.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2,fma,f16c")]
-    fn bits1<const B: usize, const M: usize, const TURNS: bool, const AFFINE: bool>(
+    fn words<const B: usize, const M: usize, const TURNS: bool, const AFFINE: bool, const TRIPLES: bool>(
         &self,
         blocks: Blocks<'_>,
         acc: &mut [f32],
@@ -350,9 +367,15 @@ impl Tile<'_> {
                 lines.starts[b] = blocks.from(b, g, 0).as_ptr();
                 scales[b] = blocks.from(b, g, blocks.scales);
             }
-            // SAFETY: each block has group / 16 lines of codes before its scales, `factors` has checked the tables, and
-            // groups are multiples of 32.
-            let sums = unsafe { look_up::<B, M, TURNS>(layout.group, lines, f.tables) };
+            // SAFETY: each block has the lines of its codes before its scales, group / 16 of single bits, and `factors` has
+            // checked the tables; groups are multiples of 32.
+            let sums = unsafe {
+                if TRIPLES {
+                    triples::look_up::<B, M, TURNS>(lines, f.tables)
+                } else {
+                    look_up::<B, M, TURNS>(layout.group, lines, f.tables)
+                }
+            };
             unrolled!(B, b => {
                 lines.at::<TURNS>(b, blocks.scales);
                 let mut dots = [[_mm512_setzero_ps(); 2]; M];

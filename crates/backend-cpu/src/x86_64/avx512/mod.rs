@@ -2,3 +2,4 @@
 
 pub(super) mod bits;
 pub(super) mod tables;
+pub(super) mod triples;

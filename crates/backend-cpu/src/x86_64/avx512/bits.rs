@@ -39,6 +39,10 @@ const ROWS: usize = 2;
 /// whose lines lie in turn.
 pub(in crate::x86_64) const SET: usize = 8;
 
+/// Blocks of two sets that are read side by side against one activation row: tables come from the second-level cache, and
+/// half as often then.
+const PAIR: usize = 2 * SET;
+
 /// Bytes of tables that stay in a cache while blocks pass by: in the first-level one, or in the second where one or two
 /// activation rows leave the memory time; long streams count there.
 const TABLE_CACHE: [usize; 2] = [26 * 1024, 256 * 1024];
@@ -113,6 +117,7 @@ fn stream<const TURNS: bool>(segment: &Segment, blocks: Range<usize>, x: &IntRow
                     let tile = Tile { layout, groups: groups.clone(), x, first: m, ahead, last };
                     let acc = &mut acc[(b - blocks.start) * stride..];
                     b += match (x.rows - m, blocks.end - b) {
+                        (1, PAIR..) if TURNS && layout.codes != Codes::Bits2 => tile.add::<PAIR, 1, TURNS>(segment, b, acc),
                         (1, SET..) => tile.add::<SET, 1, TURNS>(segment, b, acc),
                         (_, SET..) => tile.add::<SET, 2, TURNS>(segment, b, acc),
                         (1, _) => tile.add::<1, 1, TURNS>(segment, b, acc),
@@ -234,8 +239,10 @@ struct Tile<'a> {
 #[derive(Clone, Copy)]
 struct Blocks<'a> {
     bytes: &'a [u8],
-    /// Bytes from a block's first line to the next one's, from line to line, and from record to record.
+    /// Bytes from a block's first line to the next one's, from a set to the next, from line to line, and from record to
+    /// record.
     block: usize,
+    set: usize,
     line: usize,
     record: usize,
     /// Lines of a record before its scales, and before its biases.
@@ -250,27 +257,27 @@ impl<'a> Blocks<'a> {
         let (record, block) = (layout.record_bytes(), layout.block_bytes());
         let (scales, biases) = (layout.code_bytes() / LINE, layout.bias_start() / LINE);
         if TURNS {
-            let set = segment.set(blocks.start);
-            let bytes = &segment.bytes_of(set.clone())[(blocks.start - set.start) * LINE..];
-            let turn = set.len();
-            Blocks { bytes, block: LINE, line: turn * LINE, record: turn * record, scales, biases }
+            let sets = segment.set(blocks.start).start..segment.set(blocks.end - 1).end;
+            let bytes = &segment.bytes_of(sets.clone())[(blocks.start - sets.start) * LINE..];
+            let turn = sets.len().min(SET);
+            Blocks { bytes, block: LINE, set: SET * block, line: turn * LINE, record: turn * record, scales, biases }
         } else {
-            Blocks { bytes: segment.bytes_of(blocks), block, line: LINE, record, scales, biases }
+            Blocks { bytes: segment.bytes_of(blocks), block, set: SET * block, line: LINE, record, scales, biases }
         }
     }
 
     /// What begins with line `line` of group `g` of block `b`.
     #[inline(always)]
     fn from(&self, b: usize, g: usize, line: usize) -> &'a [u8] {
-        &self.bytes[b * self.block + g * self.record + line * self.line..]
+        &self.bytes[b / SET * self.set + b % SET * self.block + g * self.record + line * self.line..]
     }
 }
 
-/// The block for each `b` below `$n`, at most eight. The compiler keeps the rolled loop otherwise, and the sums would go
+/// The block for each `b` below `$n`, at most sixteen. The compiler keeps the rolled loop otherwise, and the sums would go
 /// through memory.
 macro_rules! unrolled {
     ($n:ident, $b:ident => $body:block) => {
-        unrolled!($n, $b => $body, 0 1 2 3 4 5 6 7);
+        unrolled!($n, $b => $body, 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15);
     };
     ($n:ident, $b:ident => $body:block, $($i:literal)*) => {
         $(if $i < $n {

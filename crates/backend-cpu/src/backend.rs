@@ -155,9 +155,8 @@ impl CpuBackend {
         let (mut runs, mut row): (Vec<Run<'m, 'd>>, usize) = (Vec::new(), 0);
         for (part, symmetry) in parts.iter().zip(symmetry) {
             let mut target = target(part, self.tier.kernels(), symmetry.clone(), as_triples);
-            let same = |run: &&mut Run<'_, '_>| {
-                (run.target.layout, run.target.reading) == (target.layout, target.reading)
-            };
+            let same =
+                |run: &&mut Run<'_, '_>| (run.target.layout, run.target.reading) == (target.layout, target.reading);
             match runs.last_mut().filter(same) {
                 Some(run) => {
                     target.sparse.iter_mut().for_each(|r| r.row += row - run.first_row);

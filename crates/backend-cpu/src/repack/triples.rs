@@ -33,7 +33,8 @@ pub(super) fn pack(codes: &[u64; 4]) -> [u16; WORDS] {
         let from = 3 * NINE * run;
         let (at, shift) = (from / 64, from % 64);
         let low = codes[at] >> shift;
-        let bits = if shift > 64 - 3 * NINE && at + 1 < codes.len() { low | codes[at + 1] << (64 - shift) } else { low };
+        let bits =
+            if shift > 64 - 3 * NINE && at + 1 < codes.len() { low | codes[at + 1] << (64 - shift) } else { low };
         let bits = bits & fields(0x3f);
         let triples = bits - (bits >> 2 & fields(0xf)) - 3 * (bits >> 4 & fields(0x3));
         let close = triples & field(0) | (triples & field(1)) >> 1 | (triples & field(2)) >> 2;

@@ -117,7 +117,9 @@ fn stream<const TURNS: bool>(segment: &Segment, blocks: Range<usize>, x: &IntRow
                     let tile = Tile { layout, groups: groups.clone(), x, first: m, ahead, last };
                     let acc = &mut acc[(b - blocks.start) * stride..];
                     b += match (x.rows - m, blocks.end - b) {
-                        (1, PAIR..) if TURNS && layout.codes != Codes::Bits2 => tile.add::<PAIR, 1, TURNS>(segment, b, acc),
+                        (1, PAIR..) if TURNS && layout.codes != Codes::Bits2 => {
+                            tile.add::<PAIR, 1, TURNS>(segment, b, acc)
+                        }
                         (1, SET..) => tile.add::<SET, 1, TURNS>(segment, b, acc),
                         (_, SET..) => tile.add::<SET, 2, TURNS>(segment, b, acc),
                         (1, _) => tile.add::<1, 1, TURNS>(segment, b, acc),

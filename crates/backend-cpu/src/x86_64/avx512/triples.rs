@@ -100,8 +100,7 @@ pub(super) unsafe fn look_up<const B: usize, const M: usize, const TURNS: bool>(
             let (second, third) = (_mm512_srli_epi16::<5>(word), _mm512_srli_epi16::<10>(word));
             for m in 0..M {
                 let [x, y, z] = entries[m];
-                let both =
-                    _mm512_add_epi16(_mm512_permutexvar_epi16(word, x), _mm512_permutexvar_epi16(second, y));
+                let both = _mm512_add_epi16(_mm512_permutexvar_epi16(word, x), _mm512_permutexvar_epi16(second, y));
                 let all = _mm512_add_epi16(both, _mm512_permutexvar_epi16(third, z));
                 sums[b][m] = _mm512_add_epi16(sums[b][m], all);
             }

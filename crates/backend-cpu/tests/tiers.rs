@@ -1,0 +1,107 @@
+//! Products are the same on every tier of vectors, bit for bit, however blocks lie: sums of a group are whole numbers, and all tiers
+//! round what they make of them in the same places. The shapes have whole sets of blocks, a pair of them, and a rest.
+
+use onebit_backend_cpu::{CpuBackend, CpuOptions, Tier};
+use onebit_ops::{
+    Activations, Backend, Bucket, CacheSpec, KvFormat, KvSpec, PlanOptions, Recorder, Segment, StepInputs,
+    UploadOptions, Weight, wait,
+};
+use onebit_quant::{Format, Matrix, ParamType, quantize};
+
+const COLS: usize = 384;
+
+/// Rows of blocks: one, a set, a set and some, a pair of sets and some.
+const ROWS: [usize; 4] = [24, 256, 330, 858];
+
+fn backend(tier: Tier) -> CpuBackend {
+    CpuBackend::new(CpuOptions { threads: Some(2), tier: Some(tier) }).unwrap()
+}
+
+fn numbers(seed: u32) -> impl FnMut() -> u32 {
+    let mut state = seed;
+    move || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        state >> 8
+    }
+}
+
+/// What `weight` makes of some rows of activations, as bits.
+fn products(backend: &CpuBackend, weight: &Weight, rows: usize, activations: Activations) -> Vec<u32> {
+    let mut random = numbers(7);
+    let values: Vec<f32> = (0..rows * COLS).map(|_| random() as f32 / 8_388_608.0 - 1.0).collect();
+    let table = quantize(Format::F32, rows, COLS, &values).unwrap();
+    let table = backend.upload("inputs", &[table.as_matrix()], UploadOptions::default()).unwrap();
+    let mut rec = Recorder::new(Bucket { rows, logits: 1, context: rows });
+    let x = rec.embed(&table);
+    let y = rec.linear(x, weight, activations);
+    rec.output(y, "y");
+    let kv = KvSpec { layers: 0, heads: 1, dim: 1, pages: 0, format: KvFormat::F16 };
+    let cache = backend.cache(CacheSpec { kv, state: None }).unwrap();
+    let plan = backend.compile(rec.finish(), &cache, PlanOptions::default()).unwrap();
+    let inputs = StepInputs {
+        tokens: (0..rows as u32).collect(),
+        positions: vec![[0; 3]; rows],
+        segments: vec![Segment { rows: 0..rows, slot: 0, pages: vec![], past: 0, accepted: 0, speculative: false }],
+        ..StepInputs::default()
+    };
+    let output = wait(backend, backend.run(&plan, inputs).unwrap()).unwrap();
+    output.values["y"].iter().map(|v| v.to_bits()).collect()
+}
+
+/// Blocks of a format with random codes; of ternary ones none is 3.
+fn codes(format: Format, rows: usize, ternary: bool) -> Vec<u8> {
+    let mut random = numbers(rows as u32);
+    let mut codes: Vec<u8> = (0..format.row_bytes(COLS).unwrap() * rows).map(|_| random() as u8).collect();
+    if ternary {
+        codes.iter_mut().for_each(|b| *b &= !((*b & 0x55) << 1));
+    }
+    if let Some(block) = format.block() {
+        let at = if format == Format::Ptq1_0 { block.bytes - 2 } else { 0 };
+        for bytes in codes.chunks_mut(block.bytes) {
+            bytes[at..at + 2].copy_from_slice(&(0x2400 + (random() as u16 & 0xff)).to_le_bytes());
+        }
+    }
+    codes
+}
+
+#[test]
+fn all_tiers_give_the_same_bits() {
+    let affine = |bits| Format::Affine { bits, group: 128, scale: ParamType::F16, bias: ParamType::F16 };
+    let formats = [
+        (Format::Q1_0, false),
+        (Format::Pq2_0, false),
+        (Format::Pq2_0, true),
+        (Format::Ptq1_0, true),
+        (affine(1), false),
+        (affine(2), true),
+    ];
+    for (format, ternary) in formats {
+        for rows in ROWS {
+            let codes = codes(format, rows, ternary && format != Format::Ptq1_0);
+            let mut random = numbers(11);
+            let mut params = || -> Vec<u8> {
+                let count = if format.block().is_some() { 0 } else { rows * COLS / 128 };
+                (0..count).flat_map(|_| (0x2400 + (random() as u16 & 0xff)).to_le_bytes()).collect()
+            };
+            // Biases have nothing to do with the scales, so they are kept.
+            let (scales, biases) = (params(), params());
+            for count in [1, 2, 3, 9] {
+                for activations in [Activations::I9G128, Activations::F32] {
+                    let of = |tier| {
+                        let backend = backend(tier);
+                        let matrix = Matrix::new(format, rows, COLS, &codes, &scales, &biases).unwrap();
+                        let weight = backend.upload("weight", &[matrix], UploadOptions::default()).unwrap();
+                        products(&backend, &weight, count, activations)
+                    };
+                    // Without an instruction for it, the portable tier multiplies and adds in two roundings.
+                    let tiers: Vec<Tier> = Tier::available().into_iter().filter(|t| *t != Tier::PORTABLE).collect();
+                    let want = tiers.first().map_or_else(Vec::new, |first| of(*first));
+                    assert!(tiers.is_empty() || want.iter().any(|bits| f32::from_bits(*bits) != 0.0));
+                    for tier in tiers {
+                        assert!(of(tier) == want, "{tier:?}: {rows} rows of {format}, {count} rows of {activations}");
+                    }
+                }
+            }
+        }
+    }
+}

@@ -2,8 +2,9 @@
 //!
 //! Between two products of few rows lie some ten microseconds of small work, most of it on one thread, in which the
 //! memory would rest. A thread that waits brings the beginning of its next task into its second-level cache meanwhile.
-//! What is fetched is a guess: tasks are not bound to threads, and a wrong guess costs nothing but the fetch.
+//! What is fetched is a guess: a thread may take another's tasks, and a wrong guess costs nothing but the fetch.
 
+use crate::threads::Shares;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Bytes that a thread fetches: a part of the smallest second-level caches.
@@ -16,6 +17,8 @@ const LINE: usize = 64;
 #[derive(Default)]
 pub(crate) struct Ahead {
     base: AtomicUsize,
+    tasks: AtomicUsize,
+    threads: AtomicUsize,
     task: AtomicUsize,
     block: AtomicUsize,
     streams: AtomicUsize,
@@ -29,10 +32,20 @@ pub(crate) struct Place {
 }
 
 impl Ahead {
-    /// Task `i` of a later phase reads `streams` blocks of `block` bytes side by side, from byte `i * task` of `data`.
-    /// At most `threads` tasks are fetched for.
-    pub(crate) fn expect(&self, data: &[u8], threads: usize, task: usize, block: usize, streams: usize) {
-        let fits = threads * task <= data.len() && streams * block <= task;
+    /// Task `i` of a later phase reads `streams` blocks of `block` bytes side by side, from byte `i * task` of `data`. So
+    /// many tasks are shared out to so many threads.
+    pub(crate) fn expect(
+        &self,
+        data: &[u8],
+        (tasks, threads): (usize, usize),
+        task: usize,
+        block: usize,
+        streams: usize,
+    ) {
+        let last = Shares::first(tasks, threads, threads - 1) * task;
+        let fits = last + streams * block <= data.len();
+        self.tasks.store(tasks, Ordering::Relaxed);
+        self.threads.store(threads, Ordering::Relaxed);
         self.task.store(task, Ordering::Relaxed);
         self.block.store(block, Ordering::Relaxed);
         self.streams.store(streams, Ordering::Relaxed);
@@ -52,7 +65,8 @@ impl Ahead {
         if place.offset >= block.min(BYTES / streams.max(1)) {
             return false;
         }
-        let first = base + thread * self.task.load(Ordering::Relaxed) + place.offset;
+        let (tasks, threads) = (self.tasks.load(Ordering::Relaxed), self.threads.load(Ordering::Relaxed).max(1));
+        let first = base + Shares::first(tasks, threads, thread) * self.task.load(Ordering::Relaxed) + place.offset;
         for stream in 0..streams {
             prefetch(first + stream * block);
         }
@@ -88,10 +102,10 @@ mod tests {
         let ahead = Ahead::default();
         let mut place = Place::default();
         assert!(!ahead.fetch(0, &mut place));
-        ahead.expect(&data, 2, 32 * 1024, 4 * 1024, 8);
+        ahead.expect(&data, (2, 2), 32 * 1024, 4 * 1024, 8);
         assert_eq!((0..1000).take_while(|_| ahead.fetch(1, &mut place)).count(), 4 * 1024 / LINE);
         // Three tasks would reach beyond the end.
-        ahead.expect(&data, 3, 32 * 1024, 4 * 1024, 8);
+        ahead.expect(&data, (3, 3), 32 * 1024, 4 * 1024, 8);
         assert!(!ahead.fetch(2, &mut Place::default()));
     }
 }

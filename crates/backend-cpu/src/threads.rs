@@ -8,7 +8,7 @@
 use crate::ahead::{Ahead, Place};
 use std::cell::UnsafeCell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
@@ -118,6 +118,46 @@ impl Pool {
     }
 }
 
+/// Tasks that each thread takes in order from its own stretch of them, so that what a task fetches beyond its end is the
+/// beginning of the thread's next one. A thread that is done takes the last tasks of another.
+pub(crate) struct Shares(Vec<AtomicU64>);
+
+impl Shares {
+    pub(crate) fn new(tasks: usize, threads: usize) -> Self {
+        let share = |thread| Self::pack(Self::first(tasks, threads, thread), Self::first(tasks, threads, thread + 1));
+        Shares((0..threads).map(|thread| AtomicU64::new(share(thread))).collect())
+    }
+
+    /// The first task of a thread's stretch.
+    pub(crate) fn first(tasks: usize, threads: usize, thread: usize) -> usize {
+        tasks * thread / threads
+    }
+
+    /// First and end of what is left of a stretch.
+    fn pack(first: usize, end: usize) -> u64 {
+        (first as u64) << 32 | end as u64
+    }
+
+    /// A task for this thread; none when all are taken.
+    pub(crate) fn take(&self, thread: usize) -> Option<usize> {
+        let own = self.0[thread].fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
+            let (first, end) = (left >> 32, left & 0xffff_ffff);
+            (first < end).then_some(left + (1 << 32))
+        });
+        if let Ok(left) = own {
+            return Some((left >> 32) as usize);
+        }
+        let others = self.0[thread + 1..].iter().chain(&self.0[..thread]);
+        others.into_iter().find_map(|other| {
+            let taken = other.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
+                let (first, end) = (left >> 32, left & 0xffff_ffff);
+                (first < end).then_some(left - 1)
+            });
+            taken.ok().map(|left| (left & 0xffff_ffff) as usize - 1)
+        })
+    }
+}
+
 impl Drop for Pool {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::SeqCst);
@@ -209,7 +249,6 @@ pub fn default_threads() -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::atomic::AtomicU64;
 
     #[test]
     fn every_task_runs_once() {
@@ -224,6 +263,24 @@ mod tests {
                 });
                 assert!(hits.iter().all(|h| h.load(Ordering::Relaxed) == 1));
             }
+        }
+    }
+
+    #[test]
+    fn shares_are_taken_in_order_and_then_from_the_end_of_others() {
+        let shares = Shares::new(7, 3);
+        assert_eq!([shares.take(1), shares.take(1)], [Some(2), Some(3)]);
+        assert_eq!([shares.take(1), shares.take(1)], [Some(6), Some(5)]);
+        assert_eq!(shares.take(2), Some(4));
+        assert_eq!([shares.take(2), shares.take(0), shares.take(0)], [Some(1), Some(0), None]);
+        for (tasks, threads) in [(1, 2), (2, 5), (1000, 4)] {
+            let (pool, shares) = (Pool::new(threads), Shares::new(tasks, threads));
+            let hits: Vec<AtomicU64> = (0..tasks).map(|_| AtomicU64::new(0)).collect();
+            pool.run(tasks, &|_, worker| {
+                let task = shares.take(worker).unwrap();
+                hits[task].fetch_add(1, Ordering::Relaxed);
+            });
+            assert!(hits.iter().all(|h| h.load(Ordering::Relaxed) == 1));
         }
     }
 

@@ -8,6 +8,7 @@ use crate::generic::packed::{FloatRows, GroupSum, IntRows, MAX_ROWS};
 use crate::generic::{Kernels, Operand};
 use crate::layout::{BLOCK, GROUP, Packed, Segment};
 use crate::memory::{Carve, Disjoint, carved_bytes};
+use crate::threads::Shares;
 use onebit_ops::{Activations, Epilogue, Norm, OpError, Tensor, View, Weight};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -54,6 +55,11 @@ fn task_blocks(packed: &Packed, rows: usize, threads: usize) -> usize {
     let blocks: usize = packed.segments.iter().map(Segment::blocks).sum();
     let tasks = TASKS[usize::from(rows <= FEW)] * threads;
     (blocks / tasks).next_multiple_of(SET).clamp(SET, RANGE)
+}
+
+/// Tasks that a weight is cut into.
+fn count_tasks(packed: &Packed, range: usize) -> usize {
+    packed.segments.iter().map(|s| s.blocks().div_ceil(range)).sum()
 }
 
 /// Blocks of a task are a multiple of this: kernels take as many side by side.
@@ -263,9 +269,10 @@ impl Product<'_> {
         let (next, threads) = (self.next, self.exec.pool.threads());
         if let Some(segment) = next.segments.first().filter(|_| rows <= FEW) {
             let block = segment.layout.block_bytes();
-            let task = task_blocks(next, rows, threads) * block;
+            let range = task_blocks(next, rows, threads);
+            let (task, tasks) = (range * block, count_tasks(next, range));
             let (stream, streams) = if segment.layout.together == SET { (SET * block, 1) } else { (block, SET) };
-            self.exec.pool.ahead().expect(segment.data.bytes(), threads, task, stream, streams);
+            self.exec.pool.ahead().expect(segment.data.bytes(), (tasks, threads), task, stream, streams);
         }
     }
 
@@ -284,9 +291,11 @@ impl Product<'_> {
         let built: Vec<AtomicBool> = (0..pool.threads()).map(|_| AtomicBool::new(false)).collect();
         let range = task_blocks(self.packed, p.rows, pool.threads());
         self.expect_next(p.rows);
-        let tasks: usize = self.packed.segments.iter().map(|s| s.blocks().div_ceil(range)).sum();
+        let tasks = count_tasks(self.packed, range);
+        let shares = Shares::new(tasks, pool.threads());
         let worker_scratch = PerWorker::new(worker_scratch, pool.threads());
-        let job = |mut task: usize, worker: usize| {
+        let job = |_: usize, worker: usize| {
+            let Some(mut task) = shares.take(worker) else { return };
             let mut segments = self.packed.segments.iter();
             let Some(segment) = segments.find(|s| {
                 let here = s.blocks().div_ceil(range);

@@ -70,7 +70,7 @@ impl Machine {
     pub(crate) fn kernels(self) -> &'static Kernels {
         match self.0 {
             Set::Avx512Amx => &AVX512_AMX,
-            Set::Avx512Vnni if one_stream() => &AVX512_VNNI_STREAM,
+            Set::Avx512Vnni if deep_first_level() => &AVX512_VNNI_STREAM,
             Set::Avx512Vnni => &AVX512_VNNI,
             Set::Avx512 => &AVX512,
             Set::AvxVnni => &AVX_VNNI,
@@ -79,8 +79,9 @@ impl Machine {
     }
 }
 
-/// Whether the processor is an AMD of Zen 5 or later, where one stream was measured (`lab/cpu`).
-fn one_stream() -> bool {
+/// Whether the first-level cache has places for many lines on their way: an AMD of Zen 5 or later, where that was measured
+/// (`lab/cpu`).
+fn deep_first_level() -> bool {
     use std::arch::x86_64::__cpuid;
     use std::sync::OnceLock;
     static FOUND: OnceLock<bool> = OnceLock::new();

@@ -14,6 +14,7 @@ use super::vector::F32x8;
 use crate::generic::packed::{GroupSum, IntRows, QUARTERS, add_int_sparse, finish_group, params};
 use crate::generic::vector::Vector;
 use crate::layout::{BLOCK, BitOrder, Codes, Lanes, Layout, Segment};
+use crate::x86_64::deep_first_level;
 use std::arch::x86_64::*;
 use std::ops::Range;
 
@@ -64,6 +65,7 @@ pub(in crate::x86_64) fn int_blocks(segment: &Segment, blocks: Range<usize>, x: 
     let cached = TABLE_CACHE[usize::from(x.rows > 2)];
     let chunk = (cached / (x.rows.min(2) * layout.group / 4 * tables::BYTES)).max(1);
     let (record, block) = (layout.record_bytes(), layout.block_bytes());
+    let first_level = deep_first_level();
     for first in (0..layout.groups()).step_by(chunk) {
         let groups = first..(first + chunk).min(layout.groups());
         let mut m = 0;
@@ -81,7 +83,7 @@ pub(in crate::x86_64) fn int_blocks(segment: &Segment, blocks: Range<usize>, x: 
                     _ => [0; 2],
                 };
                 let last = groups.end - count;
-                let tile = Tile { layout, groups: groups.clone(), x, first: m, ahead, last };
+                let tile = Tile { layout, groups: groups.clone(), x, first: m, ahead, last, first_level };
                 let acc = &mut acc[(b - blocks.start) * stride..];
                 b += match (pair, blocks.end - b) {
                     (true, 1) => tile.add::<1, 2>(segment, b, acc),
@@ -112,17 +114,25 @@ struct Tile<'a> {
     /// weight.
     ahead: [usize; 2],
     last: usize,
+    /// Where to.
+    first_level: bool,
 }
 
 /// 16-bit sums of one stream of bits and one activation row: rows in the order of [`byte_of`].
 type Sums = [__m256i; 2];
 
-/// Asks for a line, which may lie outside the weight, for the second level: the first has too few places for lines on
-/// their way.
+/// Asks for a line, which may lie outside the weight, for the first level where that has places for many lines on their
+/// way, and otherwise for the second.
 #[inline]
-fn fetch(line: *const u8) {
+fn fetch(line: *const u8, first_level: bool) {
     // SAFETY: a hint, which reads nothing and faults at no address.
-    unsafe { _mm_prefetch::<_MM_HINT_T1>(line.cast()) };
+    unsafe {
+        if first_level {
+            _mm_prefetch::<_MM_HINT_T0>(line.cast());
+        } else {
+            _mm_prefetch::<_MM_HINT_T1>(line.cast());
+        }
+    }
 }
 
 /// Looks up one group of `S` streams of bits against `M` activation rows and adds to `sums`.
@@ -138,7 +148,7 @@ fn fetch(line: *const u8) {
 unsafe fn look_up<const S: usize, const M: usize, const LOW: i8>(
     columns: usize,
     streams: [*const u8; S],
-    (stride, ahead): (usize, usize),
+    (stride, ahead, first_level): (usize, usize, bool),
     quads: [*const u8; M],
     sums: &mut [[Sums; M]; S],
 ) {
@@ -153,7 +163,7 @@ unsafe fn look_up<const S: usize, const M: usize, const LOW: i8>(
             for line in 0..2 {
                 // Two planes share their lines.
                 let line = 2 * line + s % 2 * (stride / BLOCK - 1);
-                fetch(stream.wrapping_add((stretch * 4 + line) * stride + ahead));
+                fetch(stream.wrapping_add((stretch * 4 + line) * stride + ahead), first_level);
             }
         }
         for j in stretch * 4..stretch * 4 + bytes_of_stretch {
@@ -246,11 +256,13 @@ impl Tile<'_> {
             for b in 0..B {
                 records[b] = &blocks[b * block_bytes + g * bytes..][..bytes];
                 streams[b] = records[b].as_ptr();
-                fetch(streams[b].wrapping_add(layout.code_bytes() + self.ahead(g)));
+                fetch(streams[b].wrapping_add(layout.code_bytes() + self.ahead(g)), self.first_level);
             }
             // SAFETY: a record begins with group / 8 * 32 bytes of codes, `quads` has checked the tables, and groups
             // are multiples of 32.
-            unsafe { look_up::<B, M, 2>(layout.group, streams, (BLOCK, self.ahead(g)), tables, &mut sums) };
+            unsafe {
+                look_up::<B, M, 2>(layout.group, streams, (BLOCK, self.ahead(g), self.first_level), tables, &mut sums)
+            };
             for b in 0..B {
                 let params = params::<F32x8>(layout, records[b]);
                 for (m, [s, t]) in sums[b].into_iter().enumerate() {
@@ -292,11 +304,19 @@ impl Tile<'_> {
                 streams[2 * b] = records[b].as_ptr();
                 streams[2 * b + 1] = records[b][BLOCK..].as_ptr();
                 sums[2 * b + 1] = start[1];
-                fetch(streams[2 * b].wrapping_add(layout.code_bytes() + self.ahead(g)));
+                fetch(streams[2 * b].wrapping_add(layout.code_bytes() + self.ahead(g)), self.first_level);
             }
             // SAFETY: a record begins with group / 8 * 64 bytes of codes, planes in turn; `quads` has checked the
             // tables, and groups are multiples of 32.
-            unsafe { look_up::<S, M, 1>(layout.group, streams, (2 * BLOCK, self.ahead(g)), tables, &mut sums) };
+            unsafe {
+                look_up::<S, M, 1>(
+                    layout.group,
+                    streams,
+                    (2 * BLOCK, self.ahead(g), self.first_level),
+                    tables,
+                    &mut sums,
+                )
+            };
             for (b, record) in records.iter().enumerate() {
                 let params = params::<F32x8>(layout, record);
                 let (low, high) = (sums[2 * b], sums[2 * b + 1]);
@@ -353,7 +373,7 @@ mod tests {
                 let lanes: [i16; BLOCK] = unsafe {
                     let mut sums = [[[_mm256_set1_epi16(-magnitude as i16); 2]]];
                     let (stream, table) = (guarded_codes.start(codes.len()), guarded_table.start(table.len()));
-                    look_up::<1, 1, 2>(columns, [stream], (BLOCK, 4096), [table], &mut sums);
+                    look_up::<1, 1, 2>(columns, [stream], (BLOCK, 4096, false), [table], &mut sums);
                     std::mem::transmute(sums)
                 };
                 for byte in 0..BLOCK {

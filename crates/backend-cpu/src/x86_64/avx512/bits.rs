@@ -170,6 +170,7 @@ impl<const S: usize> Lines<S> {
 /// # Safety
 /// `columns` must be a multiple of 16, each stream must hold `columns / 16` lines, and each of `tables` those of
 /// `columns`.
+#[expect(clippy::needless_range_loop, reason = "the index says which lines, too")]
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
 unsafe fn look_up<const S: usize, const M: usize, const TURNS: bool>(
@@ -357,6 +358,7 @@ impl Tile<'_> {
     }
 
     /// Words that give a block's sums at once: single bits, or triples.
+    #[expect(clippy::needless_range_loop, reason = "the index says which lines, too")]
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2,fma,f16c")]
     fn words<const B: usize, const M: usize, const TURNS: bool, const AFFINE: bool, const TRIPLES: bool>(
@@ -401,6 +403,7 @@ impl Tile<'_> {
     }
 
     /// `S` is twice `B`: a low and a high plane for each block.
+    #[expect(clippy::needless_range_loop, reason = "the index says which lines, too")]
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2,fma,f16c")]
     fn bits2<const B: usize, const S: usize, const M: usize, const TURNS: bool, const AFFINE: bool>(

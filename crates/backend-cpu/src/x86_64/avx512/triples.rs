@@ -62,6 +62,7 @@ pub(in crate::x86_64) fn build(values: &[i16], tables: &mut [u8]) {
 ///
 /// # Safety
 /// Each stream must hold [`LINES`] lines, and each of `tables` those of a group.
+#[expect(clippy::needless_range_loop, reason = "the index says which lines, too")]
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
 pub(super) unsafe fn look_up<const B: usize, const M: usize, const TURNS: bool>(

@@ -183,6 +183,58 @@ __device__ __forceinline__ uint4 spread_rows(const uint4* row) {
     return v;
 }
 
+// The same with rows and columns of each piece exchanged: words of two rows, 2 t and 2 t + 1, of column g.
+__device__ __forceinline__ uint4 spread_columns(const uint4* row) {
+    uint4 v;
+    const u32 shared = u32(__cvta_generic_to_shared(row));
+    asm("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+        : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+        : "r"(shared));
+    return v;
+}
+
+// ---- numbers of 16 bits ---------------------------------------------------------------------------------------------
+
+// Two half precision numbers in a word, the first one lower, each the nearest with ties to even.
+__device__ __forceinline__ u32 half_pair(float first, float second) {
+#if __CUDA_ARCH__ >= 800
+    u32 pair;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
+    return pair;
+#else
+    return u32(half_bits(first)) | u32(half_bits(second)) << 16;
+#endif
+}
+
+__device__ __forceinline__ float2 pair_values(u32 pair) {
+    return make_float2(half_value(u16(pair)), half_value(u16(pair >> 16)));
+}
+
+// Where the matrix units take numbers of 16 bits, bf16 among them, in pieces of 16 columns.
+#if __CUDA_ARCH__ >= 800
+// The same of bf16.
+__device__ __forceinline__ u32 bf16_pair(float first, float second) {
+    u32 pair;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
+    return pair;
+}
+
+// c += a b for a 16 x 16 piece a, a 16 x 8 piece b and a 16 x 8 piece c of floats. With g = lane / 4 and t = lane % 4, a lane has
+// of a the columns 2 t.. and 8 + 2 t.. of row g (a[0], a[2]) and of row g + 8 (a[1], a[3]), of b the same rows of column g, and
+// of c the columns 2 t and 2 t + 1 of row g (c[0], c[1]) and of row g + 8.
+__device__ __forceinline__ void multiply_halves(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+__device__ __forceinline__ void multiply_bf16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+#endif
+
 // ---- products of single bits are put together ---------------------------------------------------------------------
 
 // d = a b for a 16 x 32 piece a of bytes without sign, a 32 x 8 piece b of signed ones and a 16 x 8 piece d, spread as in

@@ -470,6 +470,26 @@ struct FullAttentionParams {
     u32 causal;
 };
 
+// largest_halves, split_halves, full_attention_halves.
+struct HalvesParams {
+    const u32* rows;
+    View q;
+    View k;
+    View v;
+    // Queries, keys and values as halves: [head][row][high halves of `dim` values, low ones].
+    uint4* halves[3];
+    // [queries, keys, values][query heads][blocks of rows].
+    u32* largest;
+    // What their products are multiplied with: [queries, keys, values][query heads].
+    float* factors;
+    float* out;
+    u32 out_stride;
+    float scale;
+    // Of a head, padded, and rows of each head's halves.
+    u32 dim;
+    u32 padded_rows;
+};
+
 struct Conv2dParams {
     // One block of columns.
     View x;
@@ -505,4 +525,4 @@ static_assert(sizeof(PrepareParams) == 168 && sizeof(LinearParams) == 1128 && si
 static_assert(sizeof(ConvParams) == 176 && sizeof(DeltaGatesParams) == 88 && sizeof(DeltaParams) == 296, "params.rs");
 static_assert(sizeof(HeadsParams) == 456 && sizeof(SampleParams) == 144 && sizeof(SampleShare) == 24, "params.rs");
 static_assert(sizeof(MixParams) == 96 && sizeof(GroupNormParams) == 80 && sizeof(FullAttentionParams) == 104, "params.rs");
-static_assert(sizeof(Conv2dParams) == 192, "params.rs");
+static_assert(sizeof(Conv2dParams) == 192 && sizeof(HalvesParams) == 144, "params.rs");

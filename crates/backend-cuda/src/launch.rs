@@ -95,6 +95,9 @@ const fn wide_shared(arch: Arch) -> u32 {
     if matches!(arch, Arch::Sm75) { RECORDS } else { RECORDS + SUMS }
 }
 
+/// Of one with many rows and biases: two records, and its sums.
+const AFFINE_SHARED: u32 = 50176 + 32768;
+
 /// Least records of a row that are cut into [`MOST_SLICES`].
 const LONG: usize = 48;
 pub(crate) const MOST_SLICES: usize = 16;
@@ -134,6 +137,8 @@ enum Kind {
     Batch,
     /// Many rows, on the matrix units.
     Wide,
+    /// The same of four bits with scales and biases of half a record, and integers of eight.
+    Affine,
     /// More rows than a few, scales of any kind.
     Grouped,
 }
@@ -148,6 +153,7 @@ impl Kind {
         let stream = shape.codes == Codes::Bits1 && product.activations == Activations::I8G128 && shape.plain;
         let &Product { rows, arch, .. } = product;
         match rows {
+            _ if rows > MOST_ROWS && shape.affine && product.activations == Activations::I8G128 => Kind::Affine,
             _ if rows > MOST_ROWS && !shape.plain => Kind::Grouped,
             // Codes of four bits have no room beside a batch.
             _ if rows > MOST_ROWS && rows <= BATCH_ROWS && arch >= Arch::Sm80 && shape.codes != Codes::Bits4 => {
@@ -262,6 +268,10 @@ pub(crate) fn linear(parts: &[Shape], product: &Product) -> Vec<(Range<usize>, L
                 Kind::Wide => {
                     let launch = large("wide", if swiglu { 2 * blocks } else { blocks }, WIDE_TILE);
                     Launch { shared: wide_shared(arch), ..launch }
+                }
+                Kind::Affine => {
+                    let launch = large("affine", if swiglu { 2 * blocks } else { blocks }, WIDE_TILE);
+                    Launch { shared: AFFINE_SHARED, ..launch }
                 }
                 Kind::Batch => {
                     let launch = large("batch", if swiglu { 2 * blocks } else { blocks }, BATCH_TILE);
@@ -606,11 +616,70 @@ pub(crate) fn full_attention(rows: usize, heads: usize, dim: usize) -> Result<La
     Ok(Launch { shared: shared as u32, ..launch(format!("full_attention_d{padded}"), grid, 32 * WARPS) })
 }
 
-/// `conv2d` over so many pixels.
-pub(crate) fn conv2d(pixels: usize, outputs: usize, codes: Codes) -> Launch {
+/// Attention between all rows on the matrix units, and the memory that it takes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Halves {
+    /// `largest_halves`, `split_halves`, `full_attention_halves`.
+    pub launches: [Launch; 3],
+    /// Of a head, padded, and rows of each head's halves.
+    pub dim: usize,
+    pub padded_rows: usize,
+    /// Blocks of rows that the first two have.
+    pub blocks: usize,
+}
+
+/// `full_attention` on the matrix units; `None` for a few rows, and where a block's queries have no room.
+pub(crate) fn full_attention_halves(rows: usize, heads: usize, dim: usize, most_shared: u32) -> Option<Halves> {
+    const ROWS: usize = 64;
+    const KEYS: usize = 32;
+    const STAGES: usize = 4;
+    const CHUNK: usize = 128;
+    let dim = dim.next_power_of_two().max(64);
+    let chunk = dim.min(CHUNK);
+    // High and low halves of each value.
+    let shared = (ROWS * dim + STAGES * KEYS * chunk) * size_of::<f32>();
+    if rows < ROWS || dim > 512 || shared > most_shared as usize {
+        return None;
+    }
+    let blocks = rows.div_ceil(ROWS);
+    let attention =
+        launch(format!("full_attention_halves_d{dim}"), [blocks, heads, dim / chunk], 128);
+    let split = |kernel: &str| launch(kernel, [blocks, heads, 3], THREADS);
+    let launches =
+        [split("largest_halves"), split("split_halves"), Launch { shared: shared as u32, ..attention }];
+    Some(Halves { launches, dim, padded_rows: blocks * ROWS, blocks })
+}
+
+/// What decides about the kernel of a convolution.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Convolution {
+    /// Of the result.
+    pub height: usize,
+    pub width: usize,
+    pub channels: usize,
+    pub outputs: usize,
+    pub kernel: usize,
+    pub codes: Codes,
+    /// Whether a row of the input begins at 16 bytes.
+    pub aligned: bool,
+}
+
+/// `conv2d`: on the matrix units where weights are bf16 and channels come in whole pieces.
+pub(crate) fn conv2d(of: Convolution) -> Launch {
+    let Convolution { height, width, channels, outputs, kernel, codes, aligned } = of;
+    // Channels of a turn, and the bytes of two turns: the pixels that a rectangle of 8 x 16 sees, and the weights.
+    let (together, seen) = if kernel == 3 { (16, 10 * 18) } else { (32, 8 * 16) };
+    if codes == Codes::DenseBf16 && channels.is_multiple_of(together) && aligned {
+        const OUTPUTS: usize = 128;
+        let grid = [height.div_ceil(8) * width.div_ceil(16), outputs.div_ceil(OUTPUTS), 1];
+        let turn = seen * together * 4 + kernel * kernel * together * OUTPUTS * 2;
+        let shared = 2 * turn as u32;
+        return Launch { shared, ..launch(format!("conv2d_pieces_k{kernel}"), grid, THREADS) };
+    }
     const PIXELS: usize = 128;
     const OUTPUTS: usize = 64;
-    launch(format!("conv2d_{}", codes.name()), [pixels.div_ceil(PIXELS), outputs.div_ceil(OUTPUTS), 1], THREADS)
+    let grid = [(height * width).div_ceil(PIXELS), outputs.div_ceil(OUTPUTS), 1];
+    launch(format!("conv2d_{}", codes.name()), grid, THREADS)
 }
 
 // ---- the choice of a token -----------------------------------------------------------------------------------------
@@ -625,7 +694,7 @@ pub(crate) fn sample(logits: usize, vocab: usize) -> [Launch; 2] {
 mod tests {
     use super::*;
 
-    const BINARY: Shape = Shape { codes: Codes::Bits1, group: 128, rows: 64, plain: true };
+    const BINARY: Shape = Shape { codes: Codes::Bits1, group: 128, rows: 64, plain: true, affine: false };
 
     fn product(rows: usize, cols: usize, activations: Activations, swiglu: bool, arch: Arch) -> Product {
         Product { rows, cols, activations, swiglu, arch, shared: 99 << 10, multiprocessors: 132, clusters: true }

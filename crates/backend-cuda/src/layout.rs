@@ -81,6 +81,12 @@ impl Layout {
         self.group == GROUP && self.bias.is_none() && short
     }
 
+    /// Whether codes are of four bits, with scales and biases of 16 bits for each half of a record.
+    pub(crate) fn is_affine_half(&self) -> bool {
+        let short = |kind| kind != ParamType::F32;
+        self.codes == Codes::Bits4 && 2 * self.group == GROUP && short(self.scale) && self.bias.is_some_and(short)
+    }
+
     /// Blocks of rows.
     pub(crate) fn blocks(&self) -> usize {
         self.rows.div_ceil(BLOCK_ROWS)

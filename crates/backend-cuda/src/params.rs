@@ -554,7 +554,27 @@ pub(crate) struct FullAttentionParams {
     pub causal: u32,
 }
 
-/// Of `conv2d`.
+/// Of `largest_halves`, `split_halves` and `full_attention_halves`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct HalvesParams {
+    pub rows: Address,
+    pub q: View,
+    pub k: View,
+    pub v: View,
+    /// Of queries, keys and values.
+    pub halves: [Address; 3],
+    pub largest: Address,
+    pub factors: Address,
+    pub out: Address,
+    pub out_stride: u32,
+    pub scale: f32,
+    /// Of a head, padded.
+    pub dim: u32,
+    pub padded_rows: u32,
+}
+
+/// Of `conv2d` and `conv2d_pieces`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Conv2dParams {
@@ -611,5 +631,6 @@ const _: () = {
     assert!(size_of::<MixParams>() == 96);
     assert!(size_of::<GroupNormParams>() == 80);
     assert!(size_of::<FullAttentionParams>() == 104);
+    assert!(size_of::<HalvesParams>() == 144);
     assert!(size_of::<Conv2dParams>() == 192);
 };

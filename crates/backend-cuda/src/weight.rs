@@ -28,11 +28,13 @@ pub(crate) struct Shape {
     pub rows: usize,
     /// Nothing but short scales beside the codes ([`Layout::is_plain`]).
     pub plain: bool,
+    /// Short scales and biases, as `linear_bits4_i8_affine` takes them ([`Layout::is_affine_half`]).
+    pub affine: bool,
 }
 
 impl Shape {
     fn of(layout: &Layout) -> Shape {
-        Shape { codes: layout.codes, group: layout.group, rows: layout.rows, plain: layout.is_plain() }
+        Shape { codes: layout.codes, group: layout.group, rows: layout.rows, plain: layout.is_plain(), affine: layout.is_affine_half() }
     }
 }
 

@@ -93,6 +93,65 @@ inline uint4 spread_rows(const uint4* row) {
     return {words[0], words[1], words[2], words[3]};
 }
 
+inline uint4 spread_columns(const uint4* row) {
+    const uint64_t* all = emulator::exchange(~0u, uint64_t(row));
+    const u32 g = emulator::lane() / 4, t = emulator::lane() % 4;
+    u32 words[4];
+    for (u32 i = 0; i < 4; ++i) {
+        const auto half = [&](u32 r) { return u32(reinterpret_cast<const u16*>(all[8 * i + r])[g]); };
+        words[i] = half(2 * t) | half(2 * t + 1) << 16;
+    }
+    return {words[0], words[1], words[2], words[3]};
+}
+
+inline u32 half_pair(float first, float second) { return u32(half_bits(first)) | u32(half_bits(second)) << 16; }
+
+inline float2 pair_values(u32 pair) { return {half_value(u16(pair)), half_value(u16(pair >> 16))}; }
+
+inline u32 bf16_pair(float first, float second) {
+    const auto bits = [](float x) {
+        u32 all;
+        std::memcpy(&all, &x, 4);
+        if ((all & 0x7fffffff) > 0x7f800000) return 0x7fffu;
+        return (all + 0x7fff + (all >> 16 & 1)) >> 16;
+    };
+    return bits(first) | bits(second) << 16;
+}
+
+// c += a b, numbers of 16 bits that `value` makes floats of.
+template <typename F>
+void multiply_sixteens(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1, F value) {
+    const auto pair = [](u32 low, u32 high) { return u64(low) | u64(high) << 32; };
+    uint64_t all[3][32];
+    const u64 own[3] = {pair(a[0], a[1]), pair(a[2], a[3]), pair(b0, b1)};
+    for (u32 i = 0; i < 3; ++i) std::memcpy(all[i], emulator::exchange(~0u, own[i]), sizeof(all[i]));
+    const u32 g = emulator::lane() / 4, t = emulator::lane() % 4;
+    for (u32 place = 0; place < 4; ++place) {
+        const u32 upper = place / 2, column = 2 * t + place % 2;
+        // Products are exact, and so is their sum but for the last bits.
+        double sum = c[place];
+        for (u32 k = 0; k < 16; ++k) {
+            const u32 lane = k % 8 / 2;
+            const u32 x = u32(all[k / 8][4 * g + lane] >> 32 * upper), y = u32(all[2][4 * column + lane] >> 32 * (k / 8));
+            sum += double(value(u16(x >> 16 * (k % 2)))) * double(value(u16(y >> 16 * (k % 2))));
+        }
+        c[place] = float(sum);
+    }
+}
+
+inline void multiply_halves(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+    multiply_sixteens(c, a, b0, b1, [](u16 bits) { return half_value(bits); });
+}
+
+inline void multiply_bf16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+    multiply_sixteens(c, a, b0, b1, [](u16 bits) {
+        const u32 all = u32(bits) << 16;
+        float x;
+        std::memcpy(&x, &all, 4);
+        return x;
+    });
+}
+
 inline u32 low_bytes(u32 a, u32 b, u32 c, u32 d) { return (a & 255) | (b & 255) << 8 | (c & 255) << 16 | d << 24; }
 
 inline void weigh_pieces(i32 (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) {

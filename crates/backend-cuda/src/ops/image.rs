@@ -2,9 +2,10 @@
 //! cache, group norm and convolution.
 
 use super::{Call, Frame};
-use crate::launch;
+use crate::driver::Device;
+use crate::launch::{self, Convolution, Halves};
 use crate::params::{
-    Address, Conv2dParams, FullAttentionParams, GroupNormParams, MOST_CHANNELS, MixParams, PointwiseParams,
+    Address, Conv2dParams, FullAttentionParams, GroupNormParams, HalvesParams, MOST_CHANNELS, MixParams, PointwiseParams,
     View as Place,
 };
 use crate::weight::resident;
@@ -75,6 +76,24 @@ pub(super) fn take_rows(frame: &Frame<'_>, x: View, start: usize, out: Tensor) -
     vec![copy(frame, out, from, x.cols(), frame.place(out), frame.cols(out))]
 }
 
+/// How attention between all rows runs on the matrix units, if it does.
+fn halves(rows: usize, q: View, seen: Seen, device: &Device) -> Option<Halves> {
+    // What a row does not see may be anything, and all rows share the scale of halves.
+    if seen == Seen::All { launch::full_attention_halves(rows, q.heads, q.dim, device.shared_bytes) } else { None }
+}
+
+/// Bytes of the pieces that it needs: halves of queries, keys and values, largest numbers, factors.
+fn halves_pieces(halves: &Halves, q: View, k: View) -> [usize; 5] {
+    let of = |heads: usize| heads * halves.padded_rows * halves.dim * FLOAT;
+    let all = [of(q.heads), of(k.heads), of(k.heads), 3 * q.heads * halves.blocks * FLOAT, 3 * q.heads * FLOAT];
+    all.map(|bytes| bytes.next_multiple_of(256))
+}
+
+/// Bytes of memory that attention between the rows of a step uses for itself.
+pub(super) fn attention_scratch(rows: usize, q: View, k: View, seen: Seen, device: &Device) -> usize {
+    halves(rows, q, seen, device).map_or(0, |halves| halves_pieces(&halves, q, k).iter().sum())
+}
+
 pub(super) fn full_attention(
     frame: &Frame<'_>,
     [q, k, v]: [View; 3],
@@ -83,6 +102,29 @@ pub(super) fn full_attention(
     out: Tensor,
 ) -> Result<Vec<Call>, OpError> {
     let (most, rows) = frame.rows(out);
+    if let Some(halves) = halves(most, q, seen, frame.device) {
+        let mut end = frame.scratch;
+        let [q_halves, k_halves, v_halves, largest, factors] = halves_pieces(&halves, q, k).map(|bytes| {
+            let at = end;
+            end += bytes as Address;
+            at
+        });
+        let params = HalvesParams {
+            rows,
+            q: frame.view(q),
+            k: frame.view(k),
+            v: frame.view(v),
+            halves: [q_halves, k_halves, v_halves],
+            largest,
+            factors,
+            out: frame.place(out),
+            out_stride: frame.cols(out),
+            scale,
+            dim: halves.dim as u32,
+            padded_rows: halves.padded_rows as u32,
+        };
+        return Ok(halves.launches.map(|launch| Call::new(launch, params)).into());
+    }
     let (keys, causal) = match seen {
         Seen::All => (u32::MAX, 0),
         Seen::Causal { keys } => (keys as u32, 1),
@@ -184,5 +226,14 @@ pub(super) fn conv2d(frame: &Frame<'_>, op: &Conv2d<'_>) -> Result<Vec<Call>, Op
         out_stride: frame.cols(op.out),
         reserved: 0,
     };
-    Ok(vec![Call::new(launch::conv2d(height * width, op.weight.rows(), codes), params)])
+    let launch = launch::conv2d(Convolution {
+        height,
+        width,
+        channels: op.x.cols(),
+        outputs: op.weight.rows(),
+        kernel: op.kernel,
+        codes,
+        aligned: (params.x.data | params.affine).is_multiple_of(16) && params.x.row_stride.is_multiple_of(4),
+    });
+    Ok(vec![Call::new(launch, params)])
 }

@@ -139,6 +139,9 @@ pub(crate) fn scratch(op: &Op, program: &Program, memory: &Memory, device: &Arc<
         }
         Op::Attention { q, k, .. } => attention::scratch(program.bucket, *q, *k, memory, device),
         Op::GatedDelta { k, v, .. } => recurrent::delta_scratch(program.bucket.rows, *k, *v),
+        Op::FullAttention { q, k, seen, .. } => {
+            Ok(image::attention_scratch(program.max_rows(q.tensor), *q, *k, *seen, device))
+        }
         Op::GroupNorm { x, groups, .. } => Ok(image::norm_scratch(program.max_rows(x.tensor), *groups)),
         Op::Sample { logits } => Ok(simple::sample_scratch(program.bucket.logits, *logits)),
         _ => Ok(0),

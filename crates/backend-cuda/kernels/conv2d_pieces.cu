@@ -6,6 +6,8 @@
 // rows of pixels and half of the outputs each.
 #include "common.cuh"
 
+#ifdef PIECES_OF_16_BITS
+
 namespace {
 
 constexpr u32 THREADS = 256;
@@ -201,3 +203,4 @@ __device__ __forceinline__ void run(const Conv2dParams& p) {
 
 CONV2D_PIECES(1)
 CONV2D_PIECES(3)
+#endif

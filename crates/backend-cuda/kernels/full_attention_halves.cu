@@ -8,6 +8,8 @@
 // as many, by the third dimension of the grid.
 #include "common.cuh"
 
+#ifdef PIECES_OF_16_BITS
+
 namespace {
 
 constexpr u32 WARPS = 4;
@@ -283,3 +285,4 @@ FULL_ATTENTION_HALVES(64, 3)
 FULL_ATTENTION_HALVES(128, 2)
 FULL_ATTENTION_HALVES(256, 1)
 FULL_ATTENTION_HALVES(512, 1)
+#endif

@@ -173,11 +173,12 @@ __device__ __forceinline__ void start_shared_copy(void* to, const void* from) {
 }
 
 // Of four pieces of 8 rows of 16 bytes: a lane with g = lane / 4 and t = lane % 4 gets word t of row g of each. `row` is the
-// place of the lane's own row, the lanes 8 i.. those of piece i.
+// place of the lane's own row, the lanes 8 i.. those of piece i. Volatile, so that it stays behind the barrier behind which
+// the rows are there.
 __device__ __forceinline__ uint4 spread_rows(const uint4* row) {
     uint4 v;
     const u32 shared = u32(__cvta_generic_to_shared(row));
-    asm("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
         : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
         : "r"(shared));
     return v;
@@ -187,7 +188,7 @@ __device__ __forceinline__ uint4 spread_rows(const uint4* row) {
 __device__ __forceinline__ uint4 spread_columns(const uint4* row) {
     uint4 v;
     const u32 shared = u32(__cvta_generic_to_shared(row));
-    asm("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
         : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
         : "r"(shared));
     return v;
@@ -212,6 +213,8 @@ __device__ __forceinline__ float2 pair_values(u32 pair) {
 
 // Where the matrix units take numbers of 16 bits, bf16 among them, in pieces of 16 columns.
 #if __CUDA_ARCH__ >= 800
+#define PIECES_OF_16_BITS
+
 // The same of bf16.
 __device__ __forceinline__ u32 bf16_pair(float first, float second) {
     u32 pair;
@@ -325,3 +328,52 @@ __device__ __forceinline__ void send(float* at, u64* box, u32 rank, float x) {
                  : "memory");
 #endif
 }
+
+// ---- four warps multiply together, on Hopper ----------------------------------------------------------------------------
+
+#if __CUDA_ARCH__ >= 900 && defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define WARP_GROUPS
+
+// What the thread has written to shared memory can be seen by the matrix units behind the next barrier.
+__device__ __forceinline__ void show_to_matrix_units() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// Registers have been written that the next products read.
+__device__ __forceinline__ void begin_multiplying() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+
+// The products so far form a group.
+__device__ __forceinline__ void close_multiplying() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+
+// d = a b, or d += a b from the second piece on, for the piece `k` of 32 columns of 64 weight rows a, 16 of each of four warps, spread as
+// in `multiply_pieces`, and of 64 rows b in shared memory of 128 bytes each, whose units of 16 bytes are exchanged by the row's
+// number modulo 8. Columns 8 j.. of d are d[4 j..], as there. It is only begun: `wait_for_products` waits.
+__device__ __forceinline__ void multiply_rows(i32 (&d)[32], const u32 (&a)[4], const uint4* rows, u32 k) {
+    // Address, 1024 bytes from eight rows to the next, exchanged within 128 bytes: all in units of 16 bytes.
+    const u64 at = u32(__cvta_generic_to_shared(rows)) / 16 + 2 * k;
+    const u64 place = (at & 0x3fff) | 1ull << 16 | 64ull << 32 | 1ull << 62;
+    asm volatile(
+        "{\n.reg .pred more;\nsetp.ne.b32 more, %37, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n64k32.s32.s8.s8 "
+        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
+        "{%32, %33, %34, %35}, %36, more;\n}"
+        :
+          "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3]), "+r"(d[4]), "+r"(d[5]), "+r"(d[6]), "+r"(d[7]),
+          "+r"(d[8]), "+r"(d[9]), "+r"(d[10]), "+r"(d[11]), "+r"(d[12]), "+r"(d[13]), "+r"(d[14]), "+r"(d[15]),
+          "+r"(d[16]), "+r"(d[17]), "+r"(d[18]), "+r"(d[19]), "+r"(d[20]), "+r"(d[21]), "+r"(d[22]), "+r"(d[23]),
+          "+r"(d[24]), "+r"(d[25]), "+r"(d[26]), "+r"(d[27]), "+r"(d[28]), "+r"(d[29]), "+r"(d[30]), "+r"(d[31])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(place), "r"(k));
+}
+
+// Waits for the groups of products but the last `LEFT`; d is of one that has ended.
+template <u32 LEFT>
+__device__ __forceinline__ void wait_for_products(i32 (&d)[32]) {
+    asm volatile("wgmma.wait_group.sync.aligned %32;"
+                 :
+          "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3]), "+r"(d[4]), "+r"(d[5]), "+r"(d[6]), "+r"(d[7]),
+          "+r"(d[8]), "+r"(d[9]), "+r"(d[10]), "+r"(d[11]), "+r"(d[12]), "+r"(d[13]), "+r"(d[14]), "+r"(d[15]),
+          "+r"(d[16]), "+r"(d[17]), "+r"(d[18]), "+r"(d[19]), "+r"(d[20]), "+r"(d[21]), "+r"(d[22]), "+r"(d[23]),
+          "+r"(d[24]), "+r"(d[25]), "+r"(d[26]), "+r"(d[27]), "+r"(d[28]), "+r"(d[29]), "+r"(d[30]), "+r"(d[31])
+                 : "n"(LEFT)
+                 : "memory");
+}
+#endif

@@ -81,6 +81,7 @@ pub(crate) const MOST_ROWS: usize = 8;
 const GROUPED_TILE: [usize; 2] = [32, 8];
 const BATCH_TILE: [usize; 2] = [32, 1];
 const WIDE_TILE: [usize; 2] = [32, 8];
+const GROUP_TILE: [usize; 2] = [128, 4];
 
 /// Most rows that are a batch.
 const BATCH_ROWS: usize = 64;
@@ -94,6 +95,9 @@ const fn wide_shared(arch: Arch) -> u32 {
     const SUMS: u32 = 32768;
     if matches!(arch, Arch::Sm75) { RECORDS } else { RECORDS + SUMS }
 }
+
+/// Of one whose warps multiply together: four times two records, in places of 1024 bytes.
+const GROUP_SHARED: u32 = 180_224;
 
 /// Of one with many rows and biases: two records, and its sums.
 const AFFINE_SHARED: u32 = 50176 + 32768;
@@ -137,7 +141,9 @@ enum Kind {
     Batch,
     /// Many rows, on the matrix units.
     Wide,
-    /// The same of four bits with scales and biases of half a record, and integers of eight.
+    /// The same where four warps multiply together.
+    Group,
+    /// Many rows of integers of eight bits for weights of four, with scales and biases of half a record.
     Affine,
     /// More rows than a few, scales of any kind.
     Grouped,
@@ -153,11 +159,24 @@ impl Kind {
         let stream = shape.codes == Codes::Bits1 && product.activations == Activations::I8G128 && shape.plain;
         let &Product { rows, arch, .. } = product;
         match rows {
-            _ if rows > MOST_ROWS && shape.affine && product.activations == Activations::I8G128 => Kind::Affine,
+            _ if rows > MOST_ROWS
+                && arch >= Arch::Sm80
+                && shape.affine
+                && product.activations == Activations::I8G128 =>
+            {
+                Kind::Affine
+            }
             _ if rows > MOST_ROWS && !shape.plain => Kind::Grouped,
             // Codes of four bits have no room beside a batch.
             _ if rows > MOST_ROWS && rows <= BATCH_ROWS && arch >= Arch::Sm80 && shape.codes != Codes::Bits4 => {
                 Kind::Batch
+            }
+            _ if rows > BATCH_ROWS
+                && arch == Arch::Sm90a
+                && product.activations == Activations::I8G128
+                && matches!(shape.codes, Codes::Bits1 | Codes::Bits2) =>
+            {
+                Kind::Group
             }
             _ if rows > MOST_ROWS => Kind::Wide,
             _ if shape.group != GROUP => Kind::Lanes,
@@ -268,6 +287,10 @@ pub(crate) fn linear(parts: &[Shape], product: &Product) -> Vec<(Range<usize>, L
                 Kind::Wide => {
                     let launch = large("wide", if swiglu { 2 * blocks } else { blocks }, WIDE_TILE);
                     Launch { shared: wide_shared(arch), ..launch }
+                }
+                Kind::Group => {
+                    let launch = large("group", if swiglu { 2 * blocks } else { blocks }, GROUP_TILE);
+                    Launch { shared: GROUP_SHARED, ..launch }
                 }
                 Kind::Affine => {
                     let launch = large("affine", if swiglu { 2 * blocks } else { blocks }, WIDE_TILE);
@@ -715,6 +738,8 @@ mod tests {
         assert_eq!(name(9, eight, Arch::Sm90a), "linear_bits1_i8_batch");
         assert_eq!(name(9, eight, Arch::Sm75), "linear_bits1_i8_wide");
         assert_eq!(name(65, nine, Arch::Sm90a), "linear_bits1_i9_wide");
+        assert_eq!(name(65, eight, Arch::Sm90a), "linear_bits1_i8_group");
+        assert_eq!(name(65, eight, Arch::Sm89), "linear_bits1_i8_wide");
         assert_eq!(name(3, Activations::F32, Arch::Sm90a), "linear_bits1_f32_m4");
     }
 

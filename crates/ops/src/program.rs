@@ -232,6 +232,7 @@ pub enum Op {
     /// Convolution over the pixels of `grid` with zeros around it: `out[p] = bias + sum_(dy, dx) W[dy, dx] x'[p + (dy, dx)]`
     /// plus the residual. `x'` is the input after `norm`, with every pixel doubled in both directions where `upsample`
     /// says so. W is `(channels out, kernel * kernel * channels in)`, columns ordered `[dy][dx][channel]`; kernel 1 or 3.
+    /// Over weights of bf16 a device may take each `x'` as the sum of two numbers of bf16, which is off by `2^-18` of it at most.
     Conv2d {
         x: View,
         grid: Grid,

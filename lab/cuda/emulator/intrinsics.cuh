@@ -108,6 +108,8 @@ inline u32 half_pair(float first, float second) { return u32(half_bits(first)) |
 
 inline float2 pair_values(u32 pair) { return {half_value(u16(pair)), half_value(u16(pair >> 16))}; }
 
+#define PIECES_OF_16_BITS
+
 inline u32 bf16_pair(float first, float second) {
     const auto bits = [](float x) {
         u32 all;
@@ -150,6 +152,30 @@ inline void multiply_bf16(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
         std::memcpy(&x, &all, 4);
         return x;
     });
+}
+
+#define WARP_GROUPS
+inline void show_to_matrix_units() {}
+inline void begin_multiplying() {}
+inline void close_multiplying() {}
+template <u32 LEFT>
+void wait_for_products(i32 (&)[32]) {}
+
+inline void multiply_rows(i32 (&d)[32], const u32 (&a)[4], const uint4* rows, u32 k) {
+    uint64_t all[2][32];
+    const u64 own[2] = {u64(a[0]) | u64(a[1]) << 32, u64(a[2]) | u64(a[3]) << 32};
+    for (u32 i = 0; i < 2; ++i) std::memcpy(all[i], emulator::exchange(~0u, own[i]), sizeof(all[i]));
+    const u32 g = emulator::lane() / 4, t = emulator::lane() % 4;
+    for (u32 i = 0; i < 32; ++i) {
+        const u32 upper = i % 4 / 2, row = i / 4 * 8 + 2 * t + i % 2;
+        i32 sum = k > 0 ? d[i] : 0;
+        for (u32 c = 0; c < 32; ++c) {
+            const u32 unit = (2 * k + c / 16) ^ row % 8;
+            const i32 x = i8(all[c / 16][4 * g + c % 16 / 4] >> (32 * upper + 8 * (c % 4)));
+            sum += x * i32(reinterpret_cast<const i8*>(rows + row * 8 + unit)[c % 16]);
+        }
+        d[i] = sum;
+    }
 }
 
 inline u32 low_bytes(u32 a, u32 b, u32 c, u32 d) { return (a & 255) | (b & 255) << 8 | (c & 255) << 16 | d << 24; }

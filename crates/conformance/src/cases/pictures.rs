@@ -27,6 +27,10 @@ pub(crate) fn run(suite: &mut Suite<'_>) {
         Case { upsample: true, ..plain },
         Case { height: 1, width: 30, upsample: true, norm: Some(true), residual: true, ..plain },
         Case { height: 3, width: 3, channels: 130, outputs: 8, norm: Some(true), ..plain },
+        Case { height: 9, width: 18, channels: 32, outputs: 130, norm: Some(true), residual: true, ..plain },
+        Case { height: 5, width: 9, channels: 48, outputs: 33, upsample: true, ..plain },
+        Case { height: 10, width: 17, channels: 64, outputs: 40, norm: Some(false), kernel: 1, residual: true, ..plain },
+        Case { height: 3, width: 5, channels: 32, outputs: 8, kernel: 1, upsample: true, ..plain },
     ] {
         for format in suite.supported(vec![Format::F32, Format::BF16]) {
             convolution(suite, case, format);
@@ -117,9 +121,14 @@ fn convolution(suite: &mut Suite<'_>, case: Case, format: Format) {
             taps.clone()
         })
         .collect();
-    let input = |pixel: &[f32], c: usize| match norm {
-        Some(silu) => bound::image::normed(pixel[c], affine[0][c], affine[0][channels + c], silu),
-        None => Near { value: f64::from(pixel[c]), error: 0.0 },
+    // Two numbers of bf16 have 17 bits and the sign of the second.
+    let pieces = if format == Format::BF16 { 2f64.powi(-18) } else { 0.0 };
+    let input = |pixel: &[f32], c: usize| {
+        let near = match norm {
+            Some(silu) => bound::image::normed(pixel[c], affine[0][c], affine[0][channels + c], silu),
+            None => Near { value: f64::from(pixel[c]), error: 0.0 },
+        };
+        Near { error: near.error + pieces * near.value.abs(), ..near }
     };
     let reach = kernel / 2;
     let of = |pixel: usize, r: usize| {

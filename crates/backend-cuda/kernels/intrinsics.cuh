@@ -343,25 +343,33 @@ __device__ __forceinline__ void begin_multiplying() { asm volatile("wgmma.fence.
 // The products so far form a group.
 __device__ __forceinline__ void close_multiplying() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 
-// d = a b, or d += a b from the second piece on, for the piece `k` of 32 columns of 64 weight rows a, 16 of each of four warps, spread as
-// in `multiply_pieces`, and of 64 rows b in shared memory of 128 bytes each, whose units of 16 bytes are exchanged by the row's
-// number modulo 8. Columns 8 j.. of d are d[4 j..], as there. It is only begun: `wait_for_products` waits.
-__device__ __forceinline__ void multiply_rows(i32 (&d)[32], const u32 (&a)[4], const uint4* rows, u32 k) {
+// d = a b for 128 columns of 64 weight rows a, 16 of each of four warps, spread piece by piece of 32 columns as in `multiply_pieces`,
+// and of 64 rows b in shared memory of 128 bytes each, whose units of 16 bytes are exchanged by the row's number modulo 8.
+// Columns 8 j.. of d are d[4 j..], as there. It is only begun: `wait_for_products` waits.
+__device__ __forceinline__ void multiply_rows(i32 (&d)[32], const u32 (&a)[4][4], const uint4* rows) {
     // Address, 1024 bytes from eight rows to the next, exchanged within 128 bytes: all in units of 16 bytes.
-    const u64 at = u32(__cvta_generic_to_shared(rows)) / 16 + 2 * k;
-    const u64 place = (at & 0x3fff) | 1ull << 16 | 64ull << 32 | 1ull << 62;
+    const u64 place = (u32(__cvta_generic_to_shared(rows)) / 16 & 0x3fff) | 1ull << 16 | 64ull << 32 | 1ull << 62;
+#define MULTIPLY_ROWS(A, B, MORE)                                                       \
+    "wgmma.mma_async.sync.aligned.m64n64k32.s32.s8.s8 "                                \
+    "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "          \
+    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, " A ", " B ", " MORE ";\n"
     asm volatile(
-        "{\n.reg .pred more;\nsetp.ne.b32 more, %37, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n64k32.s32.s8.s8 "
-        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
-        "{%32, %33, %34, %35}, %36, more;\n}"
+        "{\n.reg .pred never, more;\nsetp.ne.u32 never, 0, 0;\nsetp.eq.u32 more, 0, 0;\n"
+        MULTIPLY_ROWS("{%32, %33, %34, %35}", "%48", "never")
+        MULTIPLY_ROWS("{%36, %37, %38, %39}", "%49", "more")
+        MULTIPLY_ROWS("{%40, %41, %42, %43}", "%50", "more")
+        MULTIPLY_ROWS("{%44, %45, %46, %47}", "%51", "more")
+        "}"
         :
-          "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3]), "+r"(d[4]), "+r"(d[5]), "+r"(d[6]), "+r"(d[7]),
-          "+r"(d[8]), "+r"(d[9]), "+r"(d[10]), "+r"(d[11]), "+r"(d[12]), "+r"(d[13]), "+r"(d[14]), "+r"(d[15]),
-          "+r"(d[16]), "+r"(d[17]), "+r"(d[18]), "+r"(d[19]), "+r"(d[20]), "+r"(d[21]), "+r"(d[22]), "+r"(d[23]),
-          "+r"(d[24]), "+r"(d[25]), "+r"(d[26]), "+r"(d[27]), "+r"(d[28]), "+r"(d[29]), "+r"(d[30]), "+r"(d[31])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(place), "r"(k));
+          "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3]), "=r"(d[4]), "=r"(d[5]), "=r"(d[6]), "=r"(d[7]),
+          "=r"(d[8]), "=r"(d[9]), "=r"(d[10]), "=r"(d[11]), "=r"(d[12]), "=r"(d[13]), "=r"(d[14]), "=r"(d[15]),
+          "=r"(d[16]), "=r"(d[17]), "=r"(d[18]), "=r"(d[19]), "=r"(d[20]), "=r"(d[21]), "=r"(d[22]), "=r"(d[23]),
+          "=r"(d[24]), "=r"(d[25]), "=r"(d[26]), "=r"(d[27]), "=r"(d[28]), "=r"(d[29]), "=r"(d[30]), "=r"(d[31])
+        :
+          "r"(a[0][0]), "r"(a[0][1]), "r"(a[0][2]), "r"(a[0][3]), "r"(a[1][0]), "r"(a[1][1]), "r"(a[1][2]), "r"(a[1][3]),
+          "r"(a[2][0]), "r"(a[2][1]), "r"(a[2][2]), "r"(a[2][3]), "r"(a[3][0]), "r"(a[3][1]), "r"(a[3][2]), "r"(a[3][3]),
+          "l"(place), "l"(place + 2), "l"(place + 4), "l"(place + 6));
+#undef MULTIPLY_ROWS
 }
 
 // Waits for the groups of products but the last `LEFT`; d is of one that has ended.

@@ -3,7 +3,7 @@
 
 #ifdef WARP_GROUPS
 #define LINEAR_GROUP(BITS)                                                                                                        \
-    extern "C" __global__ void __launch_bounds__(256, 1) linear_bits##BITS##_i8_group(const __grid_constant__ LinearParams p) { \
+    extern "C" __global__ void __launch_bounds__(384, 1) linear_bits##BITS##_i8_group(const __grid_constant__ LinearParams p) { \
         group::run<BITS>(p);                                                                                                      \
     }
 

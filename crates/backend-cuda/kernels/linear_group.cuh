@@ -1,7 +1,7 @@
 // Products with many rows of 8-bit integers on Hopper's matrix units: four warps multiply together, and read the activations from
 // shared memory by themselves. The same results as in `linear.cuh`, bit for bit.
 //
-// A thread block has ROWS activation rows and 128 weight rows, 64 of each group of four warps. A lane unpacks the codes of two weight
+// A thread block has ROWS activation rows and WEIGHTS weight rows, 64 of each group of four warps. A lane unpacks the codes of two weight
 // rows of a warp's 16, eight rows apart; of gate and up these are the same row of either. Records of 128 columns come
 // two at a time, in the places in which the matrix units expect rows of 128 bytes: 16-byte units of a row exchanged by its number modulo 8.
 // The sum of a group becomes a float by its bits, as in `linear_tiles.cuh`; what it begins at is added here.
@@ -15,12 +15,10 @@ using tiles::CENTER;
 using tiles::MAGIC;
 using tiles::MAGIC_BITS;
 
-constexpr u32 THREADS = 256;
-constexpr u32 WEIGHTS = 128;
-constexpr u32 ROWS = 128;
-// Rows of one instruction, and how many of those a record takes.
-constexpr u32 TOGETHER = 64;
-constexpr u32 HALVES = ROWS / TOGETHER;
+constexpr u32 GROUPS = 3;
+constexpr u32 THREADS = GROUPS * 128;
+constexpr u32 WEIGHTS = GROUPS * 64;
+constexpr u32 ROWS = 64;
 constexpr u32 RECORDS = 2;
 constexpr u32 STAGES = 4;
 
@@ -43,13 +41,13 @@ struct Place {
         if (p.epilogue == EPILOGUE_SWIGLU) {
             // Eight rows of gate, then the same of up.
             part = &p.parts[weight / 8 % 2];
-            block = min(blockIdx.x * 2 + weight / 64, (part->rows + BLOCK_ROWS - 1) / BLOCK_ROWS - 1);
+            block = min(blockIdx.x * GROUPS + weight / 64, (part->rows + BLOCK_ROWS - 1) / BLOCK_ROWS - 1);
             row = weight % 64 / 16 * 8 + weight % 8;
             return;
         }
         const Part& last = p.parts[p.part_count - 1];
         const u32 blocks = last.first_block + (last.rows + BLOCK_ROWS - 1) / BLOCK_ROWS;
-        const u32 found = min(blockIdx.x * 4 + weight / 32, blocks - 1);
+        const u32 found = min(blockIdx.x * 2 * GROUPS + weight / 32, blocks - 1);
         u32 i = 0;
         while (i + 1 < p.part_count && found >= p.parts[i + 1].first_block) ++i;
         part = &p.parts[i];
@@ -60,9 +58,9 @@ struct Place {
 
 // Whether the launch has a block for this weight row at all.
 __device__ __forceinline__ bool is_there(const LinearParams& p, u32 weight) {
-    if (p.epilogue == EPILOGUE_SWIGLU) return (blockIdx.x * 2 + weight / 64) * BLOCK_ROWS < p.parts[0].rows;
+    if (p.epilogue == EPILOGUE_SWIGLU) return (blockIdx.x * GROUPS + weight / 64) * BLOCK_ROWS < p.parts[0].rows;
     const Part& last = p.parts[p.part_count - 1];
-    return blockIdx.x * 4 + weight / 32 < last.first_block + (last.rows + BLOCK_ROWS - 1) / BLOCK_ROWS;
+    return blockIdx.x * 2 * GROUPS + weight / 32 < last.first_block + (last.rows + BLOCK_ROWS - 1) / BLOCK_ROWS;
 }
 
 // A thread's copies: eight units of activations, and of one weight row the codes of one record, or the scales of eight rows.
@@ -75,23 +73,19 @@ struct Copies {
         const Place place(p, threadIdx.x % WEIGHTS);
         const u64 unit = u64(place.block) * place.part->units + threadIdx.x / WEIGHTS * BITS;
         codes = place.part->codes + (unit * BLOCK_ROWS + place.row) * 16;
-        const Place first(p, threadIdx.x % 16 * 8);
-        const u64 group = u64(first.block) * first.part->groups + threadIdx.x / 16 % RECORDS;
+        const Place first(p, threadIdx.x % (WEIGHTS / 8) * 8);
+        const u64 group = u64(first.block) * first.part->groups + threadIdx.x / (WEIGHTS / 8) % RECORDS;
         scales = first.part->scales + (group * BLOCK_ROWS + first.row) * 2;
     }
 
     // The records of stage `s`, of rows from `first` on, `count` of which there are.
     __device__ void bring(const Prepared& x, Stage<BITS>& to, u32 s, u32 first, u32 count) {
-        const u32 end = x.padded / GROUP, row = threadIdx.x / 8, unit = threadIdx.x % 8;
+        const u32 end = x.padded / GROUP;
 #pragma unroll
-        for (u32 r = 0; r < RECORDS; ++r) {
-            if (s * RECORDS + r >= end) break;
-            const i8* const from = x.codes + u64(first + row) * x.padded + (s * RECORDS + r) * GROUP + unit * 16;
-#pragma unroll
-            for (u32 i = 0; i < ROWS * 8 / THREADS; ++i) {
-                const u32 at = row + i * (THREADS / 8);
-                if (at < count) copy_16(&to.rows[r][at][unit ^ at % 8], from + u64(i * (THREADS / 8)) * x.padded);
-            }
+        for (u32 i = 0; i < (RECORDS * ROWS * 8 + THREADS - 1) / THREADS; ++i) {
+            const u32 item = threadIdx.x + i * THREADS, r = item / (ROWS * 8), row = item / 8 % ROWS, unit = item % 8;
+            if (r >= RECORDS || s * RECORDS + r >= end || row >= count) continue;
+            copy_16(&to.rows[r][row][unit ^ row % 8], x.codes + u64(first + row) * x.padded + (s * RECORDS + r) * GROUP + unit * 16);
         }
         const u32 record = threadIdx.x / WEIGHTS;
         if (s * RECORDS + record < end) {
@@ -99,14 +93,15 @@ struct Copies {
             for (u32 b = 0; b < BITS; ++b) copy_16(&to.codes[record][b][threadIdx.x % WEIGHTS], codes + b * 16 * BLOCK_ROWS);
         }
         codes += 16 * BLOCK_ROWS * BITS * RECORDS;
-        if (threadIdx.x < 16 * RECORDS && s * RECORDS + threadIdx.x / 16 < end) {
-            copy_16(to.scales[threadIdx.x / 16] + threadIdx.x % 16 * 8, scales);
+        constexpr u32 SHARES = WEIGHTS / 8;
+        if (threadIdx.x < SHARES * RECORDS && s * RECORDS + threadIdx.x / SHARES < end) {
+            copy_16(to.scales[threadIdx.x / SHARES] + threadIdx.x % SHARES * 8, scales);
         }
         scales += 2 * BLOCK_ROWS * RECORDS;
     }
 };
 
-// What goes with a row of one record, on its way from memory: a thread has a row of every other record.
+// What goes with a row of one record, on its way from memory: some threads have a row of every other record.
 template <u32 BITS>
 struct Beside {
     int4 sums;
@@ -114,7 +109,7 @@ struct Beside {
 
     __device__ void load(const Prepared& x, u32 s, u32 row) {
         const u32 record = s * RECORDS + threadIdx.x / ROWS, end = x.padded / GROUP;
-        if (record >= end) return;
+        if (threadIdx.x >= RECORDS * ROWS || record >= end) return;
         const u64 at = u64(row) * end + record;
         sums = __ldg(reinterpret_cast<const int4*>(x.sums) + at);
         step = __ldg(x.scales + at);
@@ -122,9 +117,10 @@ struct Beside {
 
     __device__ void store(Stage<BITS>& to) const {
         const u32 row = threadIdx.x % ROWS, record = threadIdx.x / ROWS;
+        if (record >= RECORDS) return;
         i32* const at = reinterpret_cast<i32*>(&to.beside[record][row / 2]) + row % 2;
         at[0] = MAGIC_BITS - CENTER<BITS> * (sums.x + sums.y + sums.z + sums.w);
-        at[2] = __float_as_int(step);
+        at[2] = i32(__float_as_uint(step));
     }
 };
 
@@ -138,7 +134,7 @@ __device__ __forceinline__ u32 four_of(const u32 (&words)[4 * BITS], u32 k, u32 
 template <u32 BITS>
 __device__ __forceinline__ void run(const LinearParams& p) {
     static_assert(BITS == 1 || BITS == 2, "codes");
-    static_assert(STAGES * sizeof(Stage<BITS>) + 1024 <= 180224, "launch.rs");
+    static_assert(STAGES * sizeof(Stage<BITS>) + 1024 <= 132096, "launch.rs");
     DYNAMIC_SHARED(memory);
     Stage<BITS>* const stages = reinterpret_cast<Stage<BITS>*>((reinterpret_cast<u64>(memory) + 1023) / 1024 * 1024);
     let_next_start();
@@ -166,7 +162,7 @@ __device__ __forceinline__ void run(const LinearParams& p) {
     beside.load(x, 0, row_beside);
     beside.store(stages[0]);
     beside.load(x, 1, row_beside);
-    float sum[HALVES][TOGETHER / 2] = {}, total[HALVES][TOGETHER / 2] = {};
+    float sum[ROWS / 2] = {}, total[ROWS / 2] = {};
     u32 until = slice;
 #pragma unroll 1
     for (u32 s = 0; s * RECORDS < end; ++s) {
@@ -200,67 +196,55 @@ __device__ __forceinline__ void run(const LinearParams& p) {
                 scale[i] = factor[i] * (is_half[i] ? half_value(stored) : bf16_value(stored));
                 less[i] = -MAGIC * scale[i];
             }
-            i32 d[HALVES][TOGETHER / 2];
+            i32 d[ROWS / 2];
             begin_multiplying();
+            multiply_rows(d, a, stage.rows[r][0]);
+            close_multiplying();
+            wait_for_products<0>(d);
 #pragma unroll
-            for (u32 h = 0; h < HALVES; ++h) {
+            for (u32 j = 0; j < ROWS / 8; ++j) {
+                const int4 with = stage.beside[r][4 * j + t];
 #pragma unroll
-                for (u32 k = 0; k < 4; ++k) multiply_rows(d[h], a[k], stage.rows[r][h * TOGETHER], k);
-                close_multiplying();
-            }
-#pragma unroll
-            for (u32 h = 0; h < HALVES; ++h) {
-                if (h + 1 < HALVES) wait_for_products<HALVES - 1>(d[h]);
-                else wait_for_products<0>(d[h]);
-#pragma unroll
-                for (u32 j = 0; j < TOGETHER / 8; ++j) {
-                    const int4 with = stage.beside[r][(h * TOGETHER + 8 * j) / 2 + t];
-#pragma unroll
-                    for (u32 e = 0; e < 4; ++e) {
-                        const i32 dot = 2 * d[h][4 * j + e] + (e % 2 == 0 ? with.x : with.y);
-                        const float term = fmaf(__int_as_float(dot), scale[e / 2], less[e / 2]);
-                        sum[h][4 * j + e] = fmaf(__int_as_float(e % 2 == 0 ? with.z : with.w), term, sum[h][4 * j + e]);
-                    }
+                for (u32 e = 0; e < 4; ++e) {
+                    const i32 dot = 2 * d[4 * j + e] + (e % 2 == 0 ? with.x : with.y);
+                    const float term = fmaf(__int_as_float(dot), scale[e / 2], less[e / 2]);
+                    sum[4 * j + e] = fmaf(__int_as_float(e % 2 == 0 ? with.z : with.w), term, sum[4 * j + e]);
                 }
             }
             if (--until > 0 && s * RECORDS + r + 1 < end) continue;
             until = slice;
 #pragma unroll
-            for (u32 i = 0; i < HALVES * TOGETHER / 2; ++i) {
-                total[i / 32][i % 32] += sum[i / 32][i % 32];
-                sum[i / 32][i % 32] = 0.0f;
+            for (u32 i = 0; i < ROWS / 2; ++i) {
+                total[i] += sum[i];
+                sum[i] = 0.0f;
             }
         }
     }
-    const bool gated = p.epilogue == EPILOGUE_SWIGLU;
     if (!is_there(p, own)) return;
     // Found again: between, registers are scarce.
     const Place places[2] = {Place(p, unknown(own) + g), Place(p, unknown(own) + 8 + g)};
+    const bool gated = p.epilogue == EPILOGUE_SWIGLU;
+    const bool bare = places[0].part->residual_first == nullptr && places[1].part->residual_first == nullptr;
 #pragma unroll
-    for (u32 i = 0; i < (HALVES * TOGETHER / 8) * 2; ++i) {
-        const u32 n = i / 2, row = 8 * n + 2 * t + i % 2;
-        if (row >= count) continue;
-        float y[2];
+    for (u32 m = 0; m < 2; ++m) {
+        const u32 in_part = places[m].block * BLOCK_ROWS + places[m].row, c = places[m].part->first_row + in_part;
+        if ((gated && m > 0) || in_part >= places[m].part->rows) break;
+        float* const out = p.out + u64(first + 2 * t) * p.out_stride + c;
+        const float* const added = p.epilogue == EPILOGUE_RESIDUAL ? at(p.residual, first + 2 * t, c) : nullptr;
 #pragma unroll
-        for (u32 m = 0; m < 2; ++m) {
-            const Place& place = places[m];
-            y[m] = total[n / 8][n % 8 * 4 + 2 * m + i % 2];
-            if (place.part->residual_first != nullptr) {
-                const tiles::Tile tile{place.part, place.block, place.row};
-                y[m] += tiles::residuals<BITS, false>(linear::from_row(x, first + row), tile, 0);
-            } else {
-                y[m] += 0.0f;
-            }
-        }
-        float* const out = p.out + u64(first + row) * p.out_stride;
-#pragma unroll
-        for (u32 m = 0; m < 2; ++m) {
-            const Place& place = places[m];
-            const u32 in_part = place.block * BLOCK_ROWS + place.row, c = place.part->first_row + in_part;
-            if ((gated && m > 0) || in_part >= place.part->rows) break;
-            float v = gated ? silu(y[0]) * y[1] : y[m];
-            if (p.epilogue == EPILOGUE_RESIDUAL) v += *at(p.residual, first + row, c);
-            out[c] = v;
+        for (u32 i = 0; i < ROWS / 4; ++i) {
+            const u32 row = i / 2 * 8 + i % 2;
+            if (row + 2 * t >= count) continue;
+            const auto finished = [&](u32 of) {
+                const float y = total[i / 2 * 4 + 2 * of + i % 2];
+                if (bare) return y + 0.0f;
+                const tiles::Tile tile{places[of].part, places[of].block, places[of].row};
+                return y + tiles::residuals<BITS, false>(linear::from_row(x, first + row + 2 * t), tile, 0);
+            };
+            float y = finished(m);
+            if (gated) y = silu(y) * finished(1);
+            if (added != nullptr) y += added[u64(row) * p.residual.row_stride];
+            out[u64(row) * p.out_stride] = y;
         }
     }
 }

@@ -81,7 +81,7 @@ pub(crate) const MOST_ROWS: usize = 8;
 const GROUPED_TILE: [usize; 2] = [32, 8];
 const BATCH_TILE: [usize; 2] = [32, 1];
 const WIDE_TILE: [usize; 2] = [32, 8];
-const GROUP_TILE: [usize; 2] = [128, 4];
+const GROUP_TILE: [usize; 2] = [64, 6];
 
 /// Most rows that are a batch.
 const BATCH_ROWS: usize = 64;
@@ -97,7 +97,7 @@ const fn wide_shared(arch: Arch) -> u32 {
 }
 
 /// Of one whose warps multiply together: four times two records, in places of 1024 bytes.
-const GROUP_SHARED: u32 = 180_224;
+const GROUP_SHARED: u32 = 132_096;
 
 /// Of one with many rows and biases: two records, and its sums.
 const AFFINE_SHARED: u32 = 50176 + 32768;
@@ -290,7 +290,7 @@ pub(crate) fn linear(parts: &[Shape], product: &Product) -> Vec<(Range<usize>, L
                 }
                 Kind::Group => {
                     let launch = large("group", if swiglu { 2 * blocks } else { blocks }, GROUP_TILE);
-                    Launch { shared: GROUP_SHARED, ..launch }
+                    Launch { shared: GROUP_SHARED, threads: 384, ..launch }
                 }
                 Kind::Affine => {
                     let launch = large("affine", if swiglu { 2 * blocks } else { blocks }, WIDE_TILE);

@@ -161,20 +161,21 @@ inline void close_multiplying() {}
 template <u32 LEFT>
 void wait_for_products(i32 (&)[32]) {}
 
-inline void multiply_rows(i32 (&d)[32], const u32 (&a)[4], const uint4* rows, u32 k) {
-    uint64_t all[2][32];
-    const u64 own[2] = {u64(a[0]) | u64(a[1]) << 32, u64(a[2]) | u64(a[3]) << 32};
-    for (u32 i = 0; i < 2; ++i) std::memcpy(all[i], emulator::exchange(~0u, own[i]), sizeof(all[i]));
+inline void multiply_rows(i32 (&d)[32], const u32 (&a)[4][4], const uint4* rows) {
     const u32 g = emulator::lane() / 4, t = emulator::lane() % 4;
-    for (u32 i = 0; i < 32; ++i) {
-        const u32 upper = i % 4 / 2, row = i / 4 * 8 + 2 * t + i % 2;
-        i32 sum = k > 0 ? d[i] : 0;
-        for (u32 c = 0; c < 32; ++c) {
-            const u32 unit = (2 * k + c / 16) ^ row % 8;
-            const i32 x = i8(all[c / 16][4 * g + c % 16 / 4] >> (32 * upper + 8 * (c % 4)));
-            sum += x * i32(reinterpret_cast<const i8*>(rows + row * 8 + unit)[c % 16]);
+    for (i32& sum : d) sum = 0;
+    for (u32 k = 0; k < 4; ++k) {
+        uint64_t all[2][32];
+        const u64 own[2] = {u64(a[k][0]) | u64(a[k][1]) << 32, u64(a[k][2]) | u64(a[k][3]) << 32};
+        for (u32 i = 0; i < 2; ++i) std::memcpy(all[i], emulator::exchange(~0u, own[i]), sizeof(all[i]));
+        for (u32 i = 0; i < 32; ++i) {
+            const u32 upper = i % 4 / 2, row = i / 4 * 8 + 2 * t + i % 2;
+            for (u32 c = 0; c < 32; ++c) {
+                const u32 unit = (2 * k + c / 16) ^ row % 8;
+                const i32 x = i8(all[c / 16][4 * g + c % 16 / 4] >> (32 * upper + 8 * (c % 4)));
+                d[i] += x * i32(reinterpret_cast<const i8*>(rows + row * 8 + unit)[c % 16]);
+            }
         }
-        d[i] = sum;
     }
 }
 

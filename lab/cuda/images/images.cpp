@@ -272,17 +272,17 @@ void product(u32 rows, u32 cols, u32 outputs, u32 bits, u32 group, bool pair) {
     // Kernel, activation rows and pairs of 16 weight rows of a block.
     struct Variant {
         std::string name;
-        u32 rows, pairs, shared;
+        u32 rows, pairs, threads, shared;
     };
     const std::string before = "linear_bits" + std::to_string(bits) + "_i8_";
     const std::vector<Variant> variants = group == 64
-        ? std::vector<Variant>{{before + "grouped", 32, pair ? 16u : 8u, 0}, {before + "affine", 32, 8, 82944}}
-        : std::vector<Variant>{{before + "wide", 32, 8, 78848}, {before + "group", 128, 4, 180224}};
+        ? std::vector<Variant>{{before + "grouped", 32, pair ? 16u : 8u, 256, 0}, {before + "affine", 32, 8, 256, 82944}}
+        : std::vector<Variant>{{before + "wide", 32, 8, 256, 78848}, {before + "group", 64, 6, 384, 132096}};
     const u32 pairs = pair ? 2 * blocks : blocks;
     std::printf("product, %u rows, %u to %u, %u bits%s:", rows, cols, outputs, bits, pair ? " gated" : "");
     for (const Variant& v : variants) {
         LinearParams& to = &v == &variants[0] ? p : q;
-        const double us = timed([&] { launch(v.name.c_str(), ceil_div(pairs, v.pairs), ceil_div(rows, v.rows), 1, 256, v.shared, to); }, 5);
+        const double us = timed([&] { launch(v.name.c_str(), ceil_div(pairs, v.pairs), ceil_div(rows, v.rows), 1, v.threads, v.shared, to); }, 5);
         std::printf(" %s %.0f us, %.0f T;", v.name.c_str(), us, double(rows) * cols * outputs / us / 1e6);
     }
     std::printf("\n");

@@ -665,11 +665,9 @@ pub(crate) fn full_attention_halves(rows: usize, heads: usize, dim: usize, most_
         return None;
     }
     let blocks = rows.div_ceil(ROWS);
-    let attention =
-        launch(format!("full_attention_halves_d{dim}"), [blocks, heads, dim / chunk], 128);
+    let attention = launch(format!("full_attention_halves_d{dim}"), [blocks, heads, dim / chunk], 128);
     let split = |kernel: &str| launch(kernel, [blocks, heads, 3], THREADS);
-    let launches =
-        [split("largest_halves"), split("split_halves"), Launch { shared: shared as u32, ..attention }];
+    let launches = [split("largest_halves"), split("split_halves"), Launch { shared: shared as u32, ..attention }];
     Some(Halves { launches, dim, padded_rows: blocks * ROWS, blocks })
 }
 

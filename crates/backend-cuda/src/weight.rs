@@ -34,7 +34,13 @@ pub(crate) struct Shape {
 
 impl Shape {
     fn of(layout: &Layout) -> Shape {
-        Shape { codes: layout.codes, group: layout.group, rows: layout.rows, plain: layout.is_plain(), affine: layout.is_affine_half() }
+        Shape {
+            codes: layout.codes,
+            group: layout.group,
+            rows: layout.rows,
+            plain: layout.is_plain(),
+            affine: layout.is_affine_half(),
+        }
     }
 }
 

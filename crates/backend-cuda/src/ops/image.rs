@@ -5,8 +5,8 @@ use super::{Call, Frame};
 use crate::driver::Device;
 use crate::launch::{self, Convolution, Halves};
 use crate::params::{
-    Address, Conv2dParams, FullAttentionParams, GroupNormParams, HalvesParams, MOST_CHANNELS, MixParams, PointwiseParams,
-    View as Place,
+    Address, Conv2dParams, FullAttentionParams, GroupNormParams, HalvesParams, MOST_CHANNELS, MixParams,
+    PointwiseParams, View as Place,
 };
 use crate::weight::resident;
 use onebit_ops::{ChannelNorm, Grid, OpError, Seen, Tensor, Vector, View, Weight};

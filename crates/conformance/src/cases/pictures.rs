@@ -29,7 +29,16 @@ pub(crate) fn run(suite: &mut Suite<'_>) {
         Case { height: 3, width: 3, channels: 130, outputs: 8, norm: Some(true), ..plain },
         Case { height: 9, width: 18, channels: 32, outputs: 130, norm: Some(true), residual: true, ..plain },
         Case { height: 5, width: 9, channels: 48, outputs: 33, upsample: true, ..plain },
-        Case { height: 10, width: 17, channels: 64, outputs: 40, norm: Some(false), kernel: 1, residual: true, ..plain },
+        Case {
+            height: 10,
+            width: 17,
+            channels: 64,
+            outputs: 40,
+            norm: Some(false),
+            kernel: 1,
+            residual: true,
+            ..plain
+        },
         Case { height: 3, width: 5, channels: 32, outputs: 8, kernel: 1, upsample: true, ..plain },
     ] {
         for format in suite.supported(vec![Format::F32, Format::BF16]) {

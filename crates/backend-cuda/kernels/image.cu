@@ -22,36 +22,67 @@ __device__ __forceinline__ double block_sum(double x, double* partial) {
 
 }  // namespace
 
-// (1 + a) (x - mean) rsqrt(var + eps) + b, a block a row.
+// (1 + a) (x - mean) rsqrt(var + eps) + b, a block a row. The first values of each thread stay in registers between the passes.
 extern "C" __global__ void __launch_bounds__(256) modulate(const __grid_constant__ MixParams p) {
+    constexpr u32 KEPT = 16;
     __shared__ float partial[WARP];
     let_next_start();
     wait_for_previous();
-    const u32 r = blockIdx.x, cols = p.x.heads * p.x.dim;
+    const u32 r = blockIdx.x, cols = p.x.heads * p.x.dim, later = threadIdx.x + KEPT * blockDim.x;
     if (r >= *p.rows) return;
-    float sum = 0.0f;
-    for (u32 c = threadIdx.x; c < cols; c += blockDim.x) sum += *at(p.x, r, c);
+    float kept[KEPT], sum = 0.0f;
+#pragma unroll
+    for (u32 i = 0; i < KEPT; ++i) {
+        const u32 c = threadIdx.x + i * blockDim.x;
+        kept[i] = c < cols ? *at(p.x, r, c) : 0.0f;
+    }
+#pragma unroll
+    for (u32 i = 0; i < KEPT; ++i) sum += kept[i];
+    for (u32 c = later; c < cols; c += blockDim.x) sum += *at(p.x, r, c);
     const float mean = block_sum(sum, partial) / float(cols);
     float square = 0.0f;
-    for (u32 c = threadIdx.x; c < cols; c += blockDim.x) {
-        const float d = *at(p.x, r, c) - mean;
+    const auto add = [&](float x) {
+        const float d = x - mean;
         square = fmaf(d, d, square);
+    };
+#pragma unroll
+    for (u32 i = 0; i < KEPT; ++i) {
+        if (threadIdx.x + i * blockDim.x < cols) add(kept[i]);
     }
+    for (u32 c = later; c < cols; c += blockDim.x) add(*at(p.x, r, c));
     const float inverse = 1.0f / sqrtf(block_sum(square, partial) / float(cols) + p.eps);
-    for (u32 c = threadIdx.x; c < cols; c += blockDim.x) {
-        const float product = (1.0f + *at(p.a, 0, c)) * ((*at(p.x, r, c) - mean) * inverse);
+    const auto put = [&](u32 c, float x) {
+        const float product = (1.0f + *at(p.a, 0, c)) * ((x - mean) * inverse);
         p.out[u64(r) * p.out_stride + c] = product + *at(p.b, 0, c);
+    };
+#pragma unroll
+    for (u32 i = 0; i < KEPT; ++i) {
+        if (threadIdx.x + i * blockDim.x < cols) put(threadIdx.x + i * blockDim.x, kept[i]);
     }
+    for (u32 c = later; c < cols; c += blockDim.x) put(c, *at(p.x, r, c));
 }
 
-// x + a b, a of one row: a block a row.
+// x + a b, a of one row: a block a row, several values of a thread on their way together.
 extern "C" __global__ void __launch_bounds__(256) gated_add(const __grid_constant__ MixParams p) {
+    constexpr u32 TOGETHER = 4;
     let_next_start();
     wait_for_previous();
     const u32 r = blockIdx.x, cols = p.x.heads * p.x.dim;
     if (r >= *p.rows) return;
-    for (u32 c = threadIdx.x; c < cols; c += blockDim.x) {
-        p.out[u64(r) * p.out_stride + c] = fmaf(*at(p.a, 0, c), *at(p.b, r, c), *at(p.x, r, c));
+    for (u32 base = threadIdx.x; base < cols; base += TOGETHER * blockDim.x) {
+        float x[TOGETHER], y[TOGETHER], gate[TOGETHER];
+#pragma unroll
+        for (u32 i = 0; i < TOGETHER; ++i) {
+            const u32 c = min(base + i * blockDim.x, cols - 1);
+            x[i] = *at(p.x, r, c);
+            y[i] = *at(p.b, r, c);
+            gate[i] = *at(p.a, 0, c);
+        }
+#pragma unroll
+        for (u32 i = 0; i < TOGETHER; ++i) {
+            const u32 c = base + i * blockDim.x;
+            if (c < cols) p.out[u64(r) * p.out_stride + c] = fmaf(gate[i], y[i], x[i]);
+        }
     }
 }
 

@@ -150,6 +150,8 @@ __device__ __forceinline__ void wait_for_copies() {
 
 // The shared memory that a launch asks for.
 #define DYNAMIC_SHARED(NAME) extern __shared__ __align__(128) u8 NAME[]
+// The same where matrix units look for patterns of 1024 bytes.
+#define ALIGNED_SHARED(NAME) extern __shared__ __align__(1024) u8 NAME[]
 
 // Starts copying 16 bytes into shared memory; a part of the group that `close_copies` closes. Weights, which
 // nobody else reads.

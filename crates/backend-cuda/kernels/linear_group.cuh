@@ -3,7 +3,7 @@
 //
 // A thread block has ROWS activation rows and WEIGHTS weight rows, 64 of each group of four warps. A lane unpacks the codes of two weight
 // rows of a warp's 16, eight rows apart; of gate and up these are the same row of either. Records of 128 columns come
-// two at a time, in the places in which the matrix units expect rows of 128 bytes: 16-byte units of a row exchanged by its number modulo 8.
+// RECORDS at a time, in the places in which the matrix units expect rows of 128 bytes: 16-byte units of a row exchanged by its number modulo 8.
 // The sum of a group becomes a float by its bits, as in `linear_tiles.cuh`; what it begins at is added here.
 #pragma once
 
@@ -19,8 +19,9 @@ constexpr u32 GROUPS = 3;
 constexpr u32 THREADS = GROUPS * 128;
 constexpr u32 WEIGHTS = GROUPS * 64;
 constexpr u32 ROWS = 64;
-constexpr u32 RECORDS = 2;
-constexpr u32 STAGES = 4;
+// Records that come together, and how many times that: one is read, others on their way.
+constexpr u32 RECORDS = 4;
+constexpr u32 STAGES = 3;
 
 template <u32 BITS>
 struct alignas(1024) Stage {
@@ -63,9 +64,15 @@ __device__ __forceinline__ bool is_there(const LinearParams& p, u32 weight) {
     return blockIdx.x * 2 * GROUPS + weight / 32 < last.first_block + (last.rows + BLOCK_ROWS - 1) / BLOCK_ROWS;
 }
 
-// A thread's copies: eight units of activations, and of one weight row the codes of one record, or the scales of eight rows.
+// A thread's copies for each stage: units of activations, of weight rows the codes of a record each, or the scales of eight rows.
 template <u32 BITS>
 struct Copies {
+    static constexpr u32 ROWS_TOGETHER = THREADS / 8;
+    static constexpr u32 OWN_ROWS = (RECORDS * ROWS + ROWS_TOGETHER - 1) / ROWS_TOGETHER;
+    static constexpr u32 OWN_CODES = RECORDS * WEIGHTS / THREADS;
+    static constexpr u32 SHARES = WEIGHTS / 8;
+
+    const i8* rows;
     const u8* codes;
     const u8* scales;
 
@@ -73,46 +80,59 @@ struct Copies {
         const Place place(p, threadIdx.x % WEIGHTS);
         const u64 unit = u64(place.block) * place.part->units + threadIdx.x / WEIGHTS * BITS;
         codes = place.part->codes + (unit * BLOCK_ROWS + place.row) * 16;
-        const Place first(p, threadIdx.x % (WEIGHTS / 8) * 8);
-        const u64 group = u64(first.block) * first.part->groups + threadIdx.x / (WEIGHTS / 8) % RECORDS;
+        const Place first(p, threadIdx.x % SHARES * 8);
+        const u64 group = u64(first.block) * first.part->groups + threadIdx.x / SHARES % RECORDS;
         scales = first.part->scales + (group * BLOCK_ROWS + first.row) * 2;
     }
 
-    // The records of stage `s`, of rows from `first` on, `count` of which there are.
-    __device__ void bring(const Prepared& x, Stage<BITS>& to, u32 s, u32 first, u32 count) {
-        const u32 end = x.padded / GROUP;
+    __device__ void begin(const Prepared& x, u32 first) { rows = x.codes + u64(first) * x.padded + threadIdx.x % 8 * 16; }
+
+    // The next stage, of which there are `left` records and `count` rows.
+    __device__ void bring(Stage<BITS>& to, u32 stride, u32 left, u32 count) {
+        const u32 unit = threadIdx.x % 8;
 #pragma unroll
-        for (u32 i = 0; i < (RECORDS * ROWS * 8 + THREADS - 1) / THREADS; ++i) {
-            const u32 item = threadIdx.x + i * THREADS, r = item / (ROWS * 8), row = item / 8 % ROWS, unit = item % 8;
-            if (r >= RECORDS || s * RECORDS + r >= end || row >= count) continue;
-            copy_16(&to.rows[r][row][unit ^ row % 8], x.codes + u64(first + row) * x.padded + (s * RECORDS + r) * GROUP + unit * 16);
+        for (u32 i = 0; i < OWN_ROWS; ++i) {
+            // Records lie one behind the other in the stage, rows in each.
+            const u32 item = threadIdx.x / 8 + i * ROWS_TOGETHER, r = item / ROWS, row = item % ROWS;
+            if (item < RECORDS * ROWS && r < left && row < count) copy_16(&to.rows[r][row][unit ^ row % 8], rows + row * stride + r * GROUP);
         }
-        const u32 record = threadIdx.x / WEIGHTS;
-        if (s * RECORDS + record < end) {
+        rows += RECORDS * GROUP;
 #pragma unroll
-            for (u32 b = 0; b < BITS; ++b) copy_16(&to.codes[record][b][threadIdx.x % WEIGHTS], codes + b * 16 * BLOCK_ROWS);
+        for (u32 i = 0; i < OWN_CODES; ++i) {
+            const u32 r = threadIdx.x / WEIGHTS + i * (THREADS / WEIGHTS);
+            if (r >= left) break;
+#pragma unroll
+            for (u32 b = 0; b < BITS; ++b) {
+                copy_16(&to.codes[r][b][threadIdx.x % WEIGHTS], codes + (i * (THREADS / WEIGHTS) * BITS + b) * 16 * BLOCK_ROWS);
+            }
         }
         codes += 16 * BLOCK_ROWS * BITS * RECORDS;
-        constexpr u32 SHARES = WEIGHTS / 8;
-        if (threadIdx.x < SHARES * RECORDS && s * RECORDS + threadIdx.x / SHARES < end) {
-            copy_16(to.scales[threadIdx.x / SHARES] + threadIdx.x % SHARES * 8, scales);
-        }
+        if (threadIdx.x / SHARES < min(left, RECORDS)) copy_16(to.scales[threadIdx.x / SHARES] + threadIdx.x % SHARES * 8, scales);
         scales += 2 * BLOCK_ROWS * RECORDS;
     }
 };
 
-// What goes with a row of one record, on its way from memory: some threads have a row of every other record.
+// What goes with a row of one record, on its way from memory: some threads have a row of every RECORDS-th record.
 template <u32 BITS>
 struct Beside {
+    const int4* sums_at;
+    const float* step_at;
     int4 sums;
     float step;
 
-    __device__ void load(const Prepared& x, u32 s, u32 row) {
-        const u32 record = s * RECORDS + threadIdx.x / ROWS, end = x.padded / GROUP;
-        if (threadIdx.x >= RECORDS * ROWS || record >= end) return;
-        const u64 at = u64(row) * end + record;
-        sums = __ldg(reinterpret_cast<const int4*>(x.sums) + at);
-        step = __ldg(x.scales + at);
+    __device__ Beside(const Prepared& x, u32 row) {
+        const u64 at = u64(row) * (x.padded / GROUP) + threadIdx.x / ROWS;
+        sums_at = reinterpret_cast<const int4*>(x.sums) + at;
+        step_at = x.scales + at;
+    }
+
+    __device__ void load(u32 left) {
+        if (threadIdx.x / ROWS < min(left, RECORDS)) {
+            sums = __ldg(sums_at);
+            step = __ldg(step_at);
+        }
+        sums_at += RECORDS;
+        step_at += RECORDS;
     }
 
     __device__ void store(Stage<BITS>& to) const {
@@ -124,6 +144,15 @@ struct Beside {
     }
 };
 
+// Few weights have residuals; the code for them is there once.
+template <u32 BITS>
+__device__ __noinline__ float residuals(const LinearParams& p, u32 row, u32 weight) {
+    const Place place(p, weight);
+    if (place.part->residual_first == nullptr) return 0.0f;
+    const tiles::Tile tile{place.part, place.block, place.row};
+    return tiles::residuals<BITS, false>(linear::from_row(p.x, row), tile, 0);
+}
+
 // Codes of four neighbouring columns of piece `k` of 32, from the lane's part of the lower or upper half of it.
 template <u32 BITS>
 __device__ __forceinline__ u32 four_of(const u32 (&words)[4 * BITS], u32 k, u32 upper, u32 t) {
@@ -134,9 +163,9 @@ __device__ __forceinline__ u32 four_of(const u32 (&words)[4 * BITS], u32 k, u32 
 template <u32 BITS>
 __device__ __forceinline__ void run(const LinearParams& p) {
     static_assert(BITS == 1 || BITS == 2, "codes");
-    static_assert(STAGES * sizeof(Stage<BITS>) + 1024 <= 132096, "launch.rs");
-    DYNAMIC_SHARED(memory);
-    Stage<BITS>* const stages = reinterpret_cast<Stage<BITS>*>((reinterpret_cast<u64>(memory) + 1023) / 1024 * 1024);
+    static_assert(STAGES * sizeof(Stage<BITS>) <= 187392, "launch.rs");
+    ALIGNED_SHARED(memory);
+    Stage<BITS>* const stages = reinterpret_cast<Stage<BITS>*>(memory);
     let_next_start();
     const u32 first = blockIdx.y * ROWS, lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4;
     const u32 own = threadIdx.x / WARP * 16;
@@ -153,30 +182,35 @@ __device__ __forceinline__ void run(const LinearParams& p) {
     if (first >= *p.rows) return;
     const u32 count = min(*p.rows - first, ROWS);
     const Prepared& x = p.x;
-    const u32 end = x.padded / GROUP, slice = (end + p.slices - 1) / p.slices, row_beside = first + min(threadIdx.x % ROWS, count - 1);
-    Beside<BITS> beside = {};
+    const u32 end = x.padded / GROUP, slice = (end + p.slices - 1) / p.slices;
+    copies.begin(x, first);
+    Beside<BITS> beside(x, first + min(threadIdx.x % ROWS, count - 1));
+    const auto left = [&](u32 stage) { return end > stage * RECORDS ? end - stage * RECORDS : 0; };
     for (u32 s = 0; s + 1 < STAGES; ++s) {
-        copies.bring(x, stages[s], s, first, count);
+        copies.bring(stages[s], x.padded, left(s), count);
         close_copies();
     }
-    beside.load(x, 0, row_beside);
+    beside.load(left(0));
     beside.store(stages[0]);
-    beside.load(x, 1, row_beside);
+    beside.load(left(1));
     float sum[ROWS / 2] = {}, total[ROWS / 2] = {};
     u32 until = slice;
 #pragma unroll 1
-    for (u32 s = 0; s * RECORDS < end; ++s) {
+    for (u32 s = 0, now = 0; s * RECORDS < end; ++s) {
         wait_for_copies<STAGES - 2>();
         show_to_matrix_units();
         __syncthreads();
-        copies.bring(x, stages[(s + STAGES - 1) % STAGES], s + STAGES - 1, first, count);
+        const u32 next = now + 1 == STAGES ? 0 : now + 1;
+        copies.bring(stages[now == 0 ? STAGES - 1 : now - 1], x.padded, left(s + STAGES - 1), count);
         close_copies();
         // Behind the last record these are numbers that nobody reads.
-        beside.store(stages[(s + 1) % STAGES]);
-        beside.load(x, s + 2, row_beside);
-        const Stage<BITS>& stage = stages[s % STAGES];
+        beside.store(stages[next]);
+        beside.load(left(s + 2));
+        const Stage<BITS>& stage = stages[now];
+        now = next;
+        const u32 records = min(left(s), RECORDS);
 #pragma unroll 1
-        for (u32 r = 0; r < RECORDS && s * RECORDS + r < end; ++r) {
+        for (u32 r = 0; r < records; ++r) {
             u32 a[4][4];
             float scale[2], less[2];
 #pragma unroll
@@ -211,7 +245,7 @@ __device__ __forceinline__ void run(const LinearParams& p) {
                     sum[4 * j + e] = fmaf(__int_as_float(e % 2 == 0 ? with.z : with.w), term, sum[4 * j + e]);
                 }
             }
-            if (--until > 0 && s * RECORDS + r + 1 < end) continue;
+            if (--until > 0 && (r + 1 < records || left(s + 1) > 0)) continue;
             until = slice;
 #pragma unroll
             for (u32 i = 0; i < ROWS / 2; ++i) {
@@ -237,9 +271,7 @@ __device__ __forceinline__ void run(const LinearParams& p) {
             if (row + 2 * t >= count) continue;
             const auto finished = [&](u32 of) {
                 const float y = total[i / 2 * 4 + 2 * of + i % 2];
-                if (bare) return y + 0.0f;
-                const tiles::Tile tile{places[of].part, places[of].block, places[of].row};
-                return y + tiles::residuals<BITS, false>(linear::from_row(x, first + row + 2 * t), tile, 0);
+                return y + (bare ? 0.0f : residuals<BITS>(p, first + row + 2 * t, own + 8 * of + g));
             };
             float y = finished(m);
             if (gated) y = silu(y) * finished(1);

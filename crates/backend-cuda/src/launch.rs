@@ -42,7 +42,12 @@ pub(crate) fn embed(rows: usize) -> Launch {
     launch("embed", [rows, 1, 1], THREADS)
 }
 
-/// `add`, `swiglu`, `sigmoid_mul`, `pack` or `select_rows`: a value a thread.
+/// `pack`: four values a thread.
+pub(crate) fn pack(rows: usize, cols: usize) -> Launch {
+    launch("pack", [cols.div_ceil(4 * THREADS), rows, 1], THREADS)
+}
+
+/// `add`, `swiglu`, `sigmoid_mul` or `select_rows`: a value a thread.
 pub(crate) fn pointwise(kernel: &str, rows: usize, cols: usize) -> Launch {
     launch(kernel, [cols.div_ceil(THREADS), rows, 1], THREADS)
 }
@@ -96,8 +101,8 @@ const fn wide_shared(arch: Arch) -> u32 {
     if matches!(arch, Arch::Sm75) { RECORDS } else { RECORDS + SUMS }
 }
 
-/// Of one whose warps multiply together: four times two records, in places of 1024 bytes.
-const GROUP_SHARED: u32 = 132_096;
+/// Of one whose warps multiply together: three times four records, in places of 1024 bytes.
+const GROUP_SHARED: u32 = 187_392;
 
 /// Of one with many rows and biases: two records, and its sums.
 const AFFINE_SHARED: u32 = 50176 + 32768;

@@ -14,6 +14,7 @@
 #define __global__ __attribute__((noinline))
 #define __device__
 #define __forceinline__ inline
+#define __noinline__ __attribute__((noinline))
 #define __shared__ static
 #define __grid_constant__
 #define __launch_bounds__(...)

@@ -65,6 +65,7 @@ void wait_for_copies() {}
 
 #define LARGE_SHARED
 #define DYNAMIC_SHARED(NAME) alignas(128) static u8 NAME[emulator::SHARED_BYTES]
+#define ALIGNED_SHARED(NAME) alignas(1024) static u8 NAME[emulator::SHARED_BYTES]
 
 #define BIT_PIECES
 

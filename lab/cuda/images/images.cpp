@@ -277,7 +277,7 @@ void product(u32 rows, u32 cols, u32 outputs, u32 bits, u32 group, bool pair) {
     const std::string before = "linear_bits" + std::to_string(bits) + "_i8_";
     const std::vector<Variant> variants = group == 64
         ? std::vector<Variant>{{before + "grouped", 32, pair ? 16u : 8u, 256, 0}, {before + "affine", 32, 8, 256, 82944}}
-        : std::vector<Variant>{{before + "wide", 32, 8, 256, 78848}, {before + "group", 64, 6, 384, 132096}};
+        : std::vector<Variant>{{before + "wide", 32, 8, 256, 78848}, {before + "group", 64, 6, 384, 187392}};
     const u32 pairs = pair ? 2 * blocks : blocks;
     std::printf("product, %u rows, %u to %u, %u bits%s:", rows, cols, outputs, bits, pair ? " gated" : "");
     for (const Variant& v : variants) {

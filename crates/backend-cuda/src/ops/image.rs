@@ -45,7 +45,7 @@ pub(super) fn rotate_pairs(frame: &Frame<'_>, x: View, angles: View, out: Tensor
 fn copy(frame: &Frame<'_>, tensor: Tensor, from: Place, cols: usize, to: Address, stride: u32) -> Call {
     let (most, rows) = frame.rows(tensor);
     let params = PointwiseParams { rows, a: from, b: from, out: to, out_stride: stride, reserved: 0 };
-    Call::new(launch::pointwise("pack", most, cols), params)
+    Call::new(launch::pack(most, cols), params)
 }
 
 pub(super) fn join_rows(frame: &Frame<'_>, parts: &[View], out: Tensor) -> Vec<Call> {

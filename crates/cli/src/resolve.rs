@@ -102,6 +102,13 @@ pub fn locate_image(word: &str) -> Result<Located> {
             image_names()
         ))),
     };
+    if located.path.is_file() {
+        bail!(
+            "{} is a single file; a picture needs the folder with transformer, text_encoder, vae and tokenizer, as the model's \
+             repository has it (a file of Black Forest Labs or for ComfyUI holds one of these parts, under other names)",
+            located.path.display()
+        );
+    }
     if !image_model::is_one(&located.path) {
         bail!(
             "{} is not the folder of an image model: it has no folder with a transformer (such as transformer-packed-mflux); \

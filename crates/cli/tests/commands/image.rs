@@ -407,6 +407,22 @@ fn broken_weights_give_an_error_and_no_file() {
     assert!(desk.names().is_empty(), "{:?}", desk.names());
 }
 
+/// The layout in which Black Forest Labs publish the transformer is named, with what to take in its place; so is a single file.
+#[test]
+fn other_layouts_of_the_weights_are_named() {
+    let desk = Desk::new();
+    let copy = tempfile::tempdir().expect("a folder");
+    copy_tree(&desk.model, copy.path());
+    let path = copy.path().join("transformer-packed-mflux/diffusion_pytorch_model.safetensors");
+    let bytes = vec![0; 384 * 128 * 4];
+    let tensor = TensorView::new(Dtype::F32, vec![384, 128], &bytes).expect("a tensor");
+    let file = safetensors::serialize([("double_blocks.0.img_attn.qkv.weight", tensor)], None).expect("a file");
+    std::fs::write(&path, file).expect("written");
+    desk.image(&[arg(copy.path()), "--prompt", "A tree"]).fails(1, &["Black Forest Labs", "`transformer` folder"]);
+    desk.image(&[arg(&path), "--prompt", "A tree"]).fails(1, &["single file", "vae and tokenizer"]);
+    assert!(desk.names().is_empty(), "{:?}", desk.names());
+}
+
 fn copy_tree(from: &Path, to: &Path) {
     std::fs::create_dir_all(to).expect("a folder");
     for entry in std::fs::read_dir(from).expect("a folder") {

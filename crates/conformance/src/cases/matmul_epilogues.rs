@@ -17,16 +17,18 @@ pub(crate) fn run(suite: &mut Suite<'_>) {
         for kind in suite.activations() {
             if kind == Activations::F32 || format.is_packed() {
                 for cols in [128, 640] {
-                    all_epilogues(suite, format, kind, cols);
+                    all_epilogues(suite, format, kind, cols, &[1, 4, 13]);
                 }
+                // Devices have kernels of their own for many rows.
+                all_epilogues(suite, format, kind, 640, &[70]);
             }
         }
     }
 }
 
-fn all_epilogues(suite: &mut Suite<'_>, format: Format, kind: Activations, cols: usize) {
+fn all_epilogues(suite: &mut Suite<'_>, format: Format, kind: Activations, cols: usize, counts: &[usize]) {
     const OUT: usize = 70;
-    let name = format!("{format} {kind} K={cols}");
+    let name = format!("{format} {kind} K={cols} up to {counts:?}");
     let mut rng = suite.rng(&name);
     let bias = weights::biases(format)[0];
     // Gate and up have the same kind, as a layer's have, or differ.
@@ -34,7 +36,7 @@ fn all_epilogues(suite: &mut Suite<'_>, format: Format, kind: Activations, cols:
     let other = if matches!(format, Format::Affine { .. }) { Bias::Affine } else { bias };
     let up = weights::matrix(&mut rng, format, other, OUT / 2, cols);
     let w = weights::matrix(&mut rng, format, bias, OUT, cols);
-    let m = 13;
+    let m = counts[counts.len() - 1];
     let x = rows::activations(&mut rng, m, cols);
     let gain = rng.normals(cols);
     // Each row: x, then a residual.
@@ -64,7 +66,7 @@ fn all_epilogues(suite: &mut Suite<'_>, format: Format, kind: Activations, cols:
     let gated = paired.iter().map(|row| (0..OUT / 2).map(|c| product(silu(row[c]), row[c + OUT / 2])).collect());
     let exact: [(&str, Vec<Vec<Near>>); 3] =
         [("norm", linear(&[&w], &normed, error, kind)), ("residual", residual.collect()), ("swiglu", gated.collect())];
-    for m in [1, 4, 13] {
+    for &m in counts {
         let inputs = first(&(0..m).collect::<Vec<_>>());
         let (got, want) = (twin.got.step(&inputs), twin.want.step(&inputs));
         for (output, exact) in &exact {

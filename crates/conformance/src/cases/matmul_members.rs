@@ -54,19 +54,22 @@ pub(crate) fn run(suite: &mut Suite<'_>) {
             continue;
         }
         for kind in suite.activations() {
-            members_as_one(suite, &format!("{name} {kind}"), &members, kind);
+            for counts in [&[1, 2, 12][..], &[70]] {
+                members_as_one(suite, &format!("{name} {kind} up to {counts:?}"), &members, kind, counts);
+            }
         }
     }
 }
 
-fn members_as_one(suite: &mut Suite<'_>, case: &str, members: &[Member], kind: Activations) {
+fn members_as_one(suite: &mut Suite<'_>, case: &str, members: &[Member], kind: Activations, counts: &[usize]) {
     let mut rng = suite.rng(case);
     let parts: Vec<Packed> =
         members.iter().map(|(f, b, rows)| weights::matrix(&mut rng, *f, *b, *rows, COLS)).collect();
     let parts: Vec<&Packed> = parts.iter().collect();
     let total: usize = parts.iter().map(|p| p.rows).sum();
-    let x = rows::activations(&mut rng, 12, COLS);
-    let sizes = (bucket(12, 12), stateless());
+    let most = counts[counts.len() - 1];
+    let x = rows::activations(&mut rng, most, COLS);
+    let sizes = (bucket(most, most), stateless());
     let twin = Twin::new(suite, case, sizes, |b| {
         let x = b.rows(&weights::dense(&x));
         let w = b.weight(&parts);
@@ -88,7 +91,7 @@ fn members_as_one(suite: &mut Suite<'_>, case: &str, members: &[Member], kind: A
         }
     });
     let exact = linear(&parts, &x, 0.0, kind);
-    for m in [1, 2, 12] {
+    for &m in counts {
         let inputs = first(&(0..m).collect::<Vec<_>>());
         let (got, want) = twin.y(&inputs);
         suite.near(&format!("{case} M={m}"), &got, &want, &exact);

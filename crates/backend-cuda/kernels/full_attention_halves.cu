@@ -133,14 +133,19 @@ __device__ __forceinline__ void run(const HalvesParams& p) {
                 const uint4 high = spread_rows(queries + place(row, unit, S::ROW));
                 const uint4 low = spread_rows(queries + place(row, unit + DIM / 8, S::ROW));
                 const u32 a[2][4] = {{high.x, high.y, high.z, high.w}, {low.x, low.y, low.z, low.w}};
+                uint4 b[KEYS / 8];
 #pragma unroll
                 for (u32 j = 0; j < KEYS / 8; ++j) {
                     const u32 own_unit = 2 * k + lane / 8 % 2 + lane / 16 * S::UNITS;
-                    const uint4 b = spread_rows(piece + place(8 * j + lane % 8, own_unit, 2 * S::UNITS));
-                    multiply_halves(score[j], a[0], b.x, b.y);
-                    multiply_halves(rest[j], a[0], b.z, b.w);
-                    multiply_halves(rest[j], a[1], b.x, b.y);
+                    b[j] = spread_rows(piece + place(8 * j + lane % 8, own_unit, 2 * S::UNITS));
                 }
+                // Sums side by side, so that the matrix units need not wait for one that is under way.
+#pragma unroll
+                for (u32 j = 0; j < KEYS / 8; ++j) multiply_halves(rest[j], a[0], b[j].z, b[j].w);
+#pragma unroll
+                for (u32 j = 0; j < KEYS / 8; ++j) multiply_halves(score[j], a[0], b[j].x, b[j].y);
+#pragma unroll
+                for (u32 j = 0; j < KEYS / 8; ++j) multiply_halves(rest[j], a[1], b[j].x, b[j].y);
             }
         }
         u32 weights[2][KEYS / 8][2];
@@ -182,7 +187,6 @@ __device__ __forceinline__ void run(const HalvesParams& p) {
             u32 a[2][4];
 #pragma unroll
             for (u32 i = 0; i < 8; ++i) a[i / 4][i % 4] = weights[i / 4][2 * k + i % 4 / 2][i % 2];
-            // Several sums side by side, so that the matrix units need not wait for one that is under way.
             constexpr u32 TOGETHER = 4;
 #pragma unroll
             for (u32 d = 0; d < S::CHUNK / 8; d += TOGETHER) {

@@ -91,6 +91,9 @@ const GROUP_TILE: [usize; 2] = [64, 6];
 /// Most rows that are a batch.
 const BATCH_ROWS: usize = 64;
 
+/// Least rows for which four warps together are faster than each for itself (one H200, `lab/cuda/images`).
+const GROUP_ROWS: usize = 97;
+
 /// Shared memory of a thread block with a batch: two records of rows and codes for each of eight warps.
 const BATCH_SHARED: u32 = 98304;
 
@@ -176,7 +179,7 @@ impl Kind {
             _ if rows > MOST_ROWS && rows <= BATCH_ROWS && arch >= Arch::Sm80 && shape.codes != Codes::Bits4 => {
                 Kind::Batch
             }
-            _ if rows > BATCH_ROWS
+            _ if rows >= GROUP_ROWS
                 && arch == Arch::Sm90a
                 && product.activations == Activations::I8G128
                 && matches!(shape.codes, Codes::Bits1 | Codes::Bits2) =>
@@ -741,8 +744,9 @@ mod tests {
         assert_eq!(name(9, eight, Arch::Sm90a), "linear_bits1_i8_batch");
         assert_eq!(name(9, eight, Arch::Sm75), "linear_bits1_i8_wide");
         assert_eq!(name(65, nine, Arch::Sm90a), "linear_bits1_i9_wide");
-        assert_eq!(name(65, eight, Arch::Sm90a), "linear_bits1_i8_group");
-        assert_eq!(name(65, eight, Arch::Sm89), "linear_bits1_i8_wide");
+        assert_eq!(name(65, eight, Arch::Sm90a), "linear_bits1_i8_wide");
+        assert_eq!(name(97, eight, Arch::Sm90a), "linear_bits1_i8_group");
+        assert_eq!(name(97, eight, Arch::Sm89), "linear_bits1_i8_wide");
         assert_eq!(name(3, Activations::F32, Arch::Sm90a), "linear_bits1_f32_m4");
     }
 

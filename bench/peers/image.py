@@ -26,6 +26,12 @@ from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 ROOT = Path(__file__).resolve().parents[2]
 
+# What Qwen3's template makes of one message, for packs whose tokenizer brings none.
+FRAME = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{{ '<|im_start|>assistant\n<think>\n\n</think>\n\n' }}"
+)
+
 
 def dequantised(folder, file, quantization):
     """Tensors in float32; codes of `bits` bits in 32-bit words, the first in the lowest, times scale plus bias."""
@@ -56,8 +62,12 @@ def pipeline(pack):
     weights = dequantised(folder, "model.safetensors", text["quantization"])
     rope = {"rope_type": "default", "rope_theta": float(text["rope_theta"])}
     kept = {k: v for k, v in text.items() if k not in ("quantization", "quantization_config", "dtype", "rope_scaling", "rope_theta")}
-    # Layers behind the last that is read are not in every pack, and count for nothing.
-    encoder = Qwen3ForCausalLM(Qwen3Config(**kept, rope_parameters=rope)).float().eval()
+    # The stream behind layer 27 is read; behind the last layer transformers would norm it. Packs may end there: one more layer, of any
+    # weights, keeps it as it is.
+    kept["num_hidden_layers"] = max(kept["num_hidden_layers"], 28)
+    made = Qwen3Config(**kept, rope_parameters=rope)
+    made._attn_implementation = "eager"
+    encoder = Qwen3ForCausalLM(made).float().eval()
     encoder.load_state_dict(weights, strict=False)
     encoder.tie_weights()
 
@@ -76,7 +86,8 @@ def pipeline(pack):
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_file=str(words / "tokenizer.json"), pad_token="<|endoftext|>", eos_token="<|im_end|>", padding_side="right"
     )
-    tokenizer.chat_template = json.loads((words / "tokenizer_config.json").read_text())["chat_template"]
+    beside = words / "tokenizer_config.json"
+    tokenizer.chat_template = (json.loads(beside.read_text()) if beside.exists() else {}).get("chat_template", FRAME)
     scheduler = FlowMatchEulerDiscreteScheduler(**config(pack / "scheduler", "scheduler_config.json"))
     made = Flux2KleinPipeline(
         scheduler=scheduler, vae=vae, text_encoder=encoder, tokenizer=tokenizer, transformer=transformer, is_distilled=True

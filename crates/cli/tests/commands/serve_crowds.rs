@@ -118,7 +118,8 @@ fn what_the_engine_refuses_names_its_field() {
 fn reasoning_keeps_to_its_budget() {
     let server = Server::start(&["seedling"]);
     for budget in [0, 1, 50] {
-        let body = json!({"messages": [user("Why is the sky blue?")], "thinking_budget": budget, "max_tokens": 120});
+        let body = json!({"messages": [user("Why is the sky blue?")], "thinking_budget": budget, "max_tokens": 120,
+            "temperature": 0});
         let (status, reply) = server.post("/v1/chat/completions", &body);
         assert_eq!(status, 200, "{reply}");
         let used = reply["usage"]["completion_tokens_details"]["reasoning_tokens"].as_u64().expect("a count");

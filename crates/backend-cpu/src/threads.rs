@@ -151,7 +151,7 @@ impl Shares {
         others.into_iter().find_map(|other| {
             let taken = other.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
                 let (first, end) = (left >> 32, left & 0xffff_ffff);
-                (first < end).then_some(left - 1)
+                (first < end).then(|| left - 1)
             });
             taken.ok().map(|left| (left & 0xffff_ffff) as usize - 1)
         })

@@ -145,8 +145,8 @@ __device__ __forceinline__ float2 rotation(const RopePair& pair, const u32* posi
 // A scale or bias of a weight, as it was stored.
 __device__ __forceinline__ float parameter(const u8* values, u32 type, u64 index) {
     switch (type) {
-        case PARAM_F16: return half_value(__ldg(reinterpret_cast<const u16*>(values) + index));
-        case PARAM_BF16: return bf16_value(__ldg(reinterpret_cast<const u16*>(values) + index));
-        default: return __ldg(reinterpret_cast<const float*>(values) + index);
+        case PARAM_F16: return half_value(unchanging(reinterpret_cast<const u16*>(values) + index));
+        case PARAM_BF16: return bf16_value(unchanging(reinterpret_cast<const u16*>(values) + index));
+        default: return unchanging(reinterpret_cast<const float*>(values) + index);
     }
 }

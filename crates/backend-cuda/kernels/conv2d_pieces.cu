@@ -87,7 +87,7 @@ struct Work {
             const u32 row = y / p.times + pixel / S::COLUMNS - S::REACH, column = x / p.times + pixel % S::COLUMNS - S::REACH;
             quads[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
             if (item >= S::QUADS || row >= tall || column >= wide) continue;
-            quads[i] = __ldg(reinterpret_cast<const float4*>(p.x.data + u64(row * wide + column) * p.x.row_stride + c));
+            quads[i] = *reinterpret_cast<const float4*>(p.x.data + u64(row * wide + column) * p.x.row_stride + c);
             is_there |= 1u << i;
         }
     }
@@ -100,8 +100,8 @@ struct Work {
             if (item >= S::QUADS) break;
             float4 v = quads[i];
             if (p.affine != nullptr && (is_there >> i & 1)) {
-                const float4 factor = __ldg(reinterpret_cast<const float4*>(p.affine + channel) + quad);
-                const float4 offset = __ldg(reinterpret_cast<const float4*>(p.affine + p.channels + channel) + quad);
+                const float4 factor = reinterpret_cast<const float4*>(p.affine + channel)[quad];
+                const float4 offset = reinterpret_cast<const float4*>(p.affine + p.channels + channel)[quad];
                 v = make_float4(fmaf(factor.x, v.x, offset.x), fmaf(factor.y, v.y, offset.y), fmaf(factor.z, v.z, offset.z),
                                 fmaf(factor.w, v.w, offset.w));
                 if (p.silu) v = make_float4(silu(v.x), silu(v.y), silu(v.z), silu(v.w));

@@ -53,6 +53,13 @@ __device__ __forceinline__ void wait_for_previous() {
 #endif
 }
 
+// What `at` points to, which no kernel writes: weights. The reading may be answered from a cache that is emptied when a
+// kernel begins and not again in `wait_for_previous`: of what the kernel in front has written it gives what was there before.
+template <typename T>
+__device__ __forceinline__ T unchanging(const T* at) {
+    return __ldg(at);
+}
+
 // x, of which the compiler knows nothing: it would keep a pointer for every place that an unrolled loop reads.
 __device__ __forceinline__ u32 unknown(u32 x) {
     asm volatile("" : "+r"(x));
@@ -153,24 +160,13 @@ __device__ __forceinline__ void wait_for_copies() {
 // The same where matrix units look for patterns of 1024 bytes.
 #define ALIGNED_SHARED(NAME) extern __shared__ __align__(1024) u8 NAME[]
 
-// Starts copying 16 bytes into shared memory; a part of the group that `close_copies` closes. Weights, which
-// nobody else reads.
+// As `copy_16`, by an address that the compiler converts.
 __device__ __forceinline__ void start_copy(void* to, const void* from) {
 #if __CUDA_ARCH__ >= 800
     const u32 shared = u32(__cvta_generic_to_shared(to));
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(from) : "memory");
 #else
-    *reinterpret_cast<uint4*>(to) = __ldg(reinterpret_cast<const uint4*>(from));
-#endif
-}
-
-// The same of what other blocks of the multiprocessor read, too.
-__device__ __forceinline__ void start_shared_copy(void* to, const void* from) {
-#if __CUDA_ARCH__ >= 800
-    const u32 shared = u32(__cvta_generic_to_shared(to));
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(from) : "memory");
-#else
-    *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(from);
+    *static_cast<uint4*>(to) = *static_cast<const uint4*>(from);
 #endif
 }
 

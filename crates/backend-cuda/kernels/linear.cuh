@@ -75,8 +75,7 @@ __device__ __forceinline__ void integer_dots(const Prepared& x, const u32* words
     const u8* values = reinterpret_cast<const u8*>(x.codes) + 32 * piece;
 #pragma unroll
     for (u32 m = 0; m < M; ++m, values += x.padded) {
-        const uint4 a = __ldg(reinterpret_cast<const uint4*>(values));
-        const uint4 b = __ldg(reinterpret_cast<const uint4*>(values) + 1);
+        const uint4 a = reinterpret_cast<const uint4*>(values)[0], b = reinterpret_cast<const uint4*>(values)[1];
         const u32 q[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
         i32 sum = 0;
 #pragma unroll
@@ -84,7 +83,7 @@ __device__ __forceinline__ void integer_dots(const Prepared& x, const u32* words
         if (NINE) {
             // The values are 2 q + low.
             sum *= 2;
-            const u32 low = __ldg(x.low + m * (x.padded / 32) + piece);
+            const u32 low = x.low[m * (x.padded / 32) + piece];
             if (BITS == 1) {
                 sum += __popc(words[0] & low);
             } else {
@@ -107,7 +106,7 @@ struct Integers {
     __device__ void add(const Prepared& x, const u32* words, u32 piece) {
         integer_dots<BITS, NINE, M>(x, words, piece, dot);
 #pragma unroll
-        for (u32 m = 0; m < M; ++m) total[m] += __ldg(x.sums + m * (x.padded / 32) + piece);
+        for (u32 m = 0; m < M; ++m) total[m] += x.sums[m * (x.padded / 32) + piece];
     }
 
     // Adds `xs * (scale * dot + bias * total)` of group `g` to the sums and begins anew.
@@ -127,7 +126,7 @@ struct Integers {
                 const i32 center = i32(part.center) - 2 * STORED_LESS<BITS>;
                 term = part.factor * scale * float(2 * dot[m] - center * total[m]);
             }
-            sum[m] = fmaf(__ldg(step), term, sum[m]);
+            sum[m] = fmaf(*step, term, sum[m]);
             dot[m] = 0;
             total[m] = 0;
         }
@@ -161,7 +160,7 @@ struct Floats {
             const float* values = x.floats + 32 * piece + 4 * i;
 #pragma unroll
             for (u32 m = 0; m < M; ++m, values += x.padded) {
-                const float4 v = __ldg(reinterpret_cast<const float4*>(values));
+                const float4 v = *reinterpret_cast<const float4*>(values);
                 dot[m] = fmaf(w[0], v.x, dot[m]);
                 dot[m] = fmaf(w[1], v.y, dot[m]);
                 dot[m] = fmaf(w[2], v.z, dot[m]);
@@ -169,7 +168,7 @@ struct Floats {
             }
         }
 #pragma unroll
-        for (u32 m = 0; m < M; ++m) total[m] += __ldg(x.float_sums + m * (x.padded / 32) + piece);
+        for (u32 m = 0; m < M; ++m) total[m] += x.float_sums[m * (x.padded / 32) + piece];
     }
 
     __device__ void close(const Prepared&, const Block& block, u32 g, float (&sum)[M]) {
@@ -208,7 +207,7 @@ struct Packed {
     static __device__ Codes load(const Block& block, u32 chunk) {
         Codes codes;
 #pragma unroll
-        for (u32 u = 0; u < Codes::UNITS; ++u) codes.units[u] = __ldg(block.units(chunk * Codes::UNITS + u));
+        for (u32 u = 0; u < Codes::UNITS; ++u) codes.units[u] = unchanging(block.units(chunk * Codes::UNITS + u));
         return codes;
     }
 
@@ -257,7 +256,7 @@ struct Dense {
         const u32 stop = min(end * (GROUP / PER_UNIT), block.part.units);
 #pragma unroll(M == 8 ? 1 : 4)
         for (u32 u = first * (GROUP / PER_UNIT); u < stop; ++u) {
-            const uint4 unit = __ldg(block.units(u));
+            const uint4 unit = unchanging(block.units(u));
             const u32 words[4] = {unit.x, unit.y, unit.z, unit.w};
             float w[PER_UNIT];
 #pragma unroll
@@ -274,7 +273,7 @@ struct Dense {
             for (u32 m = 0; m < M; ++m, values += x.padded) {
 #pragma unroll
                 for (u32 i = 0; i < PER_UNIT; i += 4) {
-                    const float4 v = __ldg(reinterpret_cast<const float4*>(values + i));
+                    const float4 v = *reinterpret_cast<const float4*>(values + i);
                     sum[m] = fmaf(w[i], v.x, sum[m]);
                     sum[m] = fmaf(w[i + 1], v.y, sum[m]);
                     sum[m] = fmaf(w[i + 2], v.z, sum[m]);

@@ -91,8 +91,8 @@ struct RowCopies {
     }
 
     __device__ void load() {
-        sums = __ldg(sums_at++);
-        step = __ldg(step_at++);
+        sums = *sums_at++;
+        step = *step_at++;
     }
 
     __device__ void store(Record& to) const {

@@ -128,8 +128,8 @@ struct Beside {
 
     __device__ void load(u32 left) {
         if (threadIdx.x / ROWS < min(left, RECORDS)) {
-            sums = __ldg(sums_at);
-            step = __ldg(step_at);
+            sums = *sums_at;
+            step = *step_at;
         }
         sums_at += RECORDS;
         step_at += RECORDS;

@@ -43,13 +43,13 @@ struct Share {
         const u32 thread = threadIdx.x, row = thread / 8;
         codes = make_uint4(0, 0, 0, 0);
         if (row < count) {
-            codes = __ldg(reinterpret_cast<const uint4*>(x.codes + u64(row) * x.padded + record * GROUP) + thread % 8);
+            codes = reinterpret_cast<const uint4*>(x.codes + u64(row) * x.padded + record * GROUP)[thread % 8];
         }
         if (thread >= count) return;
         const u64 piece = u64(thread) * (x.padded / 32) + 4 * record;
-        sums = __ldg(reinterpret_cast<const int4*>(x.sums + piece));
-        if (NINE) low = __ldg(reinterpret_cast<const uint4*>(x.low + piece));
-        scale = __ldg(x.scales + u64(thread) * (x.padded / GROUP) + record);
+        sums = *reinterpret_cast<const int4*>(x.sums + piece);
+        if (NINE) low = *reinterpret_cast<const uint4*>(x.low + piece);
+        scale = x.scales[u64(thread) * (x.padded / GROUP) + record];
     }
 
     __device__ void store(Record& to, u32 count) const {
@@ -92,7 +92,7 @@ struct Unit {
         const uint4* from = reinterpret_cast<const uint4*>(block.part.codes) +
                             (u64(block.index) * block.part.units + unit) * BLOCK_ROWS + g;
 #pragma unroll
-        for (u32 i = 0; i < 4; ++i) rows[i] = __ldg(from + 8 * i);
+        for (u32 i = 0; i < 4; ++i) rows[i] = unchanging(from + 8 * i);
     }
 };
 

@@ -47,7 +47,7 @@ __device__ __forceinline__ void run(const LinearParams& p) {
 #pragma unroll
         for (u32 r = 0; r < SHARE; ++r) {
             const u16* at = from + min(own + r, records - 1) * BLOCK_ROWS;
-            stored[b][r] = u32(__ldg(at)) | u32(__ldg(at + 8)) << 16;
+            stored[b][r] = u32(unchanging(at)) | u32(unchanging(at + 8)) << 16;
         }
     }
     if (rounds) {

@@ -27,7 +27,7 @@ struct Codes {
 #pragma unroll
         for (u32 u = 0; u < BITS; ++u) {
 #pragma unroll
-            for (u32 i = 0; i < 4; ++i) words[u][i] = __ldg(from + u * (BLOCK_ROWS * 4) + i * WARP);
+            for (u32 i = 0; i < 4; ++i) words[u][i] = unchanging(from + u * (BLOCK_ROWS * 4) + i * WARP);
         }
     }
 };
@@ -125,7 +125,7 @@ struct Slice {
     __device__ void load(u32 slot, u32 record) {
         record = unknown(record);
         codes[slot].load(first_code, record);
-        if (PLAIN) scales[slot] = __ldg(first_scale + record * BLOCK_ROWS);
+        if (PLAIN) scales[slot] = unchanging(first_scale + record * BLOCK_ROWS);
     }
 
     __device__ void begin(u32 first, u32 end) {

@@ -51,9 +51,9 @@ struct Share {
     }
 
     __device__ void load() {
-        sums = __ldg(sums_at++);
-        if (NINE) low = __ldg(low_at++);
-        step = __ldg(step_at++);
+        sums = *sums_at++;
+        if (NINE) low = *low_at++;
+        step = *step_at++;
     }
 
     template <u32 N>

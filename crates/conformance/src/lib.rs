@@ -118,6 +118,7 @@ macro_rules! __groups {
             latents
             full_attention
             pictures
+            chains
         }
     };
 }

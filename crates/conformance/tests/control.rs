@@ -81,6 +81,10 @@ enum Fault {
     NoConvSilu,
     /// A group norm has one group.
     OneGroup,
+    /// A convolution is normed by what the norm before its own has found.
+    StaleNorm,
+    /// A product reads the input of the product before it.
+    StaleInput,
 }
 
 /// The reference with a fault.
@@ -178,6 +182,7 @@ impl Backend for Broken {
     fn compile(&self, program: Program, cache: &Cache, options: PlanOptions) -> Result<Plan, OpError> {
         let mut program = program.lower(self.fusions());
         let mut dropped = Vec::new();
+        let (mut norms, mut inputs) = (Vec::new(), Vec::new());
         for (at, op) in program.ops.iter_mut().enumerate() {
             match (self.fault, op) {
                 (Fault::NarrowActivations, Op::Linear { activations, .. }) if *activations == Activations::I9G128 => {
@@ -197,6 +202,14 @@ impl Backend for Broken {
                 (Fault::NoConvResidual, Op::Conv2d { residual, .. }) => *residual = None,
                 (Fault::NoConvSilu, Op::Conv2d { norm: Some(norm), .. }) => norm.silu = false,
                 (Fault::OneGroup, Op::GroupNorm { groups, .. }) => *groups = 1,
+                (Fault::StaleNorm, Op::Conv2d { norm: Some(norm), .. }) => {
+                    norms.push(norm.affine);
+                    norm.affine = norms[norms.len().saturating_sub(2)];
+                }
+                (Fault::StaleInput, Op::Linear { x, .. }) => {
+                    inputs.push(*x);
+                    *x = inputs[inputs.len().saturating_sub(2)];
+                }
                 _ => {}
             }
         }
@@ -317,6 +330,12 @@ fn wrong_pictures_are_caught() {
     for fault in [Fault::NoConvResidual, Fault::NoConvSilu, Fault::OneGroup] {
         caught(fault, &["pictures"]);
     }
+}
+
+#[test]
+fn a_wrong_order_is_caught() {
+    caught(Fault::StaleNorm, &["chains"]);
+    caught(Fault::StaleInput, &["chains"]);
 }
 
 #[test]

@@ -43,6 +43,8 @@ extern uint3 block_index, block_size, grid_size;
 bool wait_block(bool any);
 // Waits for the lanes of a warp; `values` then has what each of them brought.
 const uint64_t* exchange(unsigned mask, uint64_t value);
+// From now on kernels cannot write to the piece of memory that `at` lies in.
+void freeze(const void* at);
 
 template <typename T>
 uint64_t bits(T x) {
@@ -104,9 +106,6 @@ T atomicAdd(T* at, T x) {
     return before;
 }
 inline void __threadfence() {}
-
-template <typename T>
-T __ldg(const T* at) { return *at; }
 
 inline float __int_as_float(int x) { return emulator::from<float>(emulator::bits(x)); }
 inline float __uint_as_float(unsigned x) { return emulator::from<float>(x); }

@@ -1,7 +1,7 @@
 // As much of the CUDA driver and of NVRTC as `backend-cuda` calls, over kernels that run on fibers.
 //
 // Everything happens at once and in the order of the calls. Memory is filled with 0xff (not a number) when it is allocated,
-// and ends at a page that cannot be touched. A captured stream notes its launches, and a graph repeats them.
+// and ends at a page that cannot be touched. What a kernel has read as never written no kernel can write any more. A captured stream notes its launches, and a graph repeats them.
 
 #include <dlfcn.h>
 #include <sys/mman.h>
@@ -28,6 +28,19 @@ std::mutex lock;
 // Start and mapped bytes of each piece of memory.
 std::map<uintptr_t, std::pair<void*, size_t>> pieces;
 size_t used = 0;
+
+// Start and end of the piece that was frozen last.
+uintptr_t frozen[2] = {};
+
+// The host may write everywhere: the piece of memory at this address is whole again.
+void thaw(const void* at) {
+    const uintptr_t address = reinterpret_cast<uintptr_t>(at);
+    auto found = pieces.upper_bound(address);
+    if (found == pieces.begin()) return;
+    const auto [start, mapped] = (--found)->second;
+    frozen[0] = frozen[1] = 0;
+    if (address < reinterpret_cast<uintptr_t>(start) + mapped - PAGE) mprotect(start, mapped - PAGE, PROT_READ | PROT_WRITE);
+}
 
 struct Function {
     std::string name;
@@ -96,6 +109,18 @@ struct Copy2D {
 
 }  // namespace
 
+// Called by kernels, which run while their launch holds the lock.
+void emulator::freeze(const void* at) {
+    const uintptr_t address = reinterpret_cast<uintptr_t>(at);
+    if (address >= frozen[0] && address < frozen[1]) return;
+    auto found = pieces.upper_bound(address);
+    if (found == pieces.begin()) return;
+    const auto [start, mapped] = (--found)->second;
+    frozen[0] = found->first;
+    frozen[1] = reinterpret_cast<uintptr_t>(start) + mapped - PAGE;
+    mprotect(start, mapped - PAGE, PROT_READ);
+}
+
 extern "C" {
 
 // ---- device and context ----
@@ -159,6 +184,7 @@ Code cuMemFree_v2(uintptr_t address) {
     used -= reinterpret_cast<uintptr_t>(start) + mapped - PAGE - address;
     munmap(start, mapped);
     pieces.erase(found);
+    frozen[0] = frozen[1] = 0;
     return FINE;
 }
 
@@ -170,6 +196,7 @@ Code cuMemFreeHost(void* address) {
 
 static Code copy(void* to, const void* from, size_t bytes) {
     const std::lock_guard guard(lock);
+    thaw(to);
     std::memmove(to, from, bytes);
     return FINE;
 }
@@ -185,6 +212,7 @@ Code cuMemcpy2DAsync_v2(const Copy2D* c, Stream*) {
     const std::lock_guard guard(lock);
     const char* from = c->source_type == 1 ? c->source_host : reinterpret_cast<const char*>(c->source_device);
     char* to = c->target_type == 1 ? c->target_host : reinterpret_cast<char*>(c->target_device);
+    thaw(to);
     for (size_t y = 0; y < c->height; ++y) {
         std::memcpy(to + (c->target_y + y) * c->target_pitch + c->target_x,
                     from + (c->source_y + y) * c->source_pitch + c->source_x, c->width);
@@ -194,6 +222,7 @@ Code cuMemcpy2DAsync_v2(const Copy2D* c, Stream*) {
 Code cuMemcpy2DUnaligned_v2(const Copy2D* c) { return cuMemcpy2DAsync_v2(c, nullptr); }
 Code cuMemsetD8Async(uintptr_t at, unsigned char value, size_t bytes, Stream*) {
     const std::lock_guard guard(lock);
+    thaw(reinterpret_cast<void*>(at));
     std::memset(reinterpret_cast<void*>(at), value, bytes);
     return FINE;
 }

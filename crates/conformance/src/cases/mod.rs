@@ -1,6 +1,7 @@
 //! The cases, one file for each group.
 
 pub(crate) mod attention;
+pub(crate) mod chains;
 pub(crate) mod contract;
 pub(crate) mod conv;
 pub(crate) mod embedding;

@@ -109,6 +109,7 @@ macro_rules! __groups {
             gates
             select
             sample
+            sample_full
             attention
             conv
             gated_delta

@@ -23,6 +23,7 @@ pub(crate) mod pictures;
 pub(crate) mod replay;
 pub(crate) mod rope;
 pub(crate) mod sample;
+pub(crate) mod sample_full;
 pub(crate) mod select;
 pub(crate) mod slots;
 pub(crate) mod speculation;

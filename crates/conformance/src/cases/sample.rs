@@ -1,4 +1,5 @@
-//! The choice of tokens inside a step, and tokens that the next step takes without the host.
+//! The choice of tokens inside a step, and tokens that the next step takes without the host. Few and small enough for a
+//! tool that watches every access to memory; `sample_full` has many, and a whole vocabulary.
 
 use crate::bound::sample::{log_probability, refute};
 use crate::check::Suite;
@@ -8,8 +9,9 @@ use crate::weights;
 use onebit_ops::{Activations, Adjust, Backend, Carried, Draw, OpError, Sampled, StepInputs};
 
 pub(crate) fn run(suite: &mut Suite<'_>) {
-    narrow(suite);
-    wide(suite);
+    // Every row alone, and every step again, are what costs most: a few of them.
+    narrow(suite, 16, 4);
+    wide(suite, MIDDLE, 3);
     not_finite(suite);
     carried(suite);
     poisoned(suite);
@@ -18,8 +20,8 @@ pub(crate) fn run(suite: &mut Suite<'_>) {
 
 /// Not a multiple of a mask's word.
 const NARROW: usize = 70;
-/// More than one binding of a small device.
-const WIDE: usize = 70_001;
+/// Several shares of those that devices cut logits into.
+const MIDDLE: usize = 5_003;
 
 /// Logits as they may come, and as they must not confuse.
 fn kinds(rng: &mut Rng, len: usize) -> Vec<Vec<f32>> {
@@ -110,11 +112,12 @@ fn bits(sampled: &[Sampled]) -> Vec<(u32, u32)> {
     sampled.iter().map(|s| (s.token, s.logprob.to_bits())).collect()
 }
 
-fn narrow(suite: &mut Suite<'_>) {
+/// Some rounds; in every `thorough`-th all rows alone, and the step again.
+pub(super) fn narrow(suite: &mut Suite<'_>, rounds: usize, thorough: usize) {
     let mut rng = suite.rng("narrow");
     let rows = kinds(&mut rng, NARROW);
     let (got, want) = (table(suite.backend, "narrow", &rows, 9), table(suite.reference, "narrow", &rows, 9));
-    for round in 0..60 {
+    for round in 0..rounds {
         let case = format!("narrow round {round}");
         let tokens: Vec<usize> = (0..1 + rng.below(9)).map(|_| rng.below(rows.len())).collect();
         let draws: Vec<Draw> = tokens.iter().map(|_| draw(&mut rng, NARROW)).collect();
@@ -123,6 +126,11 @@ fn narrow(suite: &mut Suite<'_>) {
         suite.require(&case, a.len() == tokens.len(), || format!("{} tokens for {} rows", a.len(), tokens.len()));
         for (i, (a, b)) in a.iter().zip(&b).enumerate() {
             judge(suite, &format!("{case} row {i}"), &rows[tokens[i]], &inputs.draws[i], [*a, *b]);
+        }
+        if round % thorough != 0 {
+            continue;
+        }
+        for (i, a) in a.iter().enumerate() {
             let alone = got.step(&sampling(&tokens[i..=i], vec![inputs.draws[i].clone()])).sampled;
             suite.require(&case, bits(&alone) == bits(&[*a]), || format!("row {i} alone gives {alone:?}, not {a:?}"));
         }
@@ -132,11 +140,12 @@ fn narrow(suite: &mut Suite<'_>) {
 }
 
 /// Logits through a product: the columns of a weight are rows of logits, chosen by rows with a single one.
-fn wide(suite: &mut Suite<'_>) {
+pub(super) fn wide(suite: &mut Suite<'_>, vocab: usize, rounds: usize) {
     let mut rng = suite.rng("wide");
     // Infinities times zero would poison the other rows.
-    let logits: Vec<Vec<f32>> = kinds(&mut rng, WIDE).into_iter().filter(|r| r.iter().all(|l| l.is_finite())).collect();
-    let weight: Vec<Vec<f32>> = (0..WIDE).map(|t| logits.iter().map(|row| row[t]).collect()).collect();
+    let logits: Vec<Vec<f32>> =
+        kinds(&mut rng, vocab).into_iter().filter(|r| r.iter().all(|l| l.is_finite())).collect();
+    let weight: Vec<Vec<f32>> = (0..vocab).map(|t| logits.iter().map(|row| row[t]).collect()).collect();
     let one = |i: usize| (0..logits.len()).map(|j| f32::from(u8::from(i == j))).collect();
     let (weight, ones) = (weights::dense(&weight), weights::dense(&(0..logits.len()).map(one).collect::<Vec<_>>()));
     let [got, want] = [suite.backend, suite.reference as &dyn Backend].map(|backend| {
@@ -148,15 +157,15 @@ fn wide(suite: &mut Suite<'_>) {
             b.rec.sample(logits);
         })
     });
-    for round in 0..5 {
+    for round in 0..rounds {
         let tokens: Vec<usize> = (0..3).map(|_| rng.below(logits.len())).collect();
-        let inputs = sampling(&tokens, tokens.iter().map(|_| draw(&mut rng, WIDE)).collect());
+        let inputs = sampling(&tokens, tokens.iter().map(|_| draw(&mut rng, vocab)).collect());
         let (a, b) = (got.step(&inputs), want.step(&inputs));
         for (i, draw) in inputs.draws.iter().enumerate() {
             let case = format!("wide round {round} row {i}");
             // Products with ones and zeros are exact.
             let raw = &logits[tokens[i]];
-            let same = raw.iter().zip(&a.values["logits"][i * WIDE..]).all(|(x, y)| x == y);
+            let same = raw.iter().zip(&a.values["logits"][i * vocab..]).all(|(x, y)| x == y);
             suite.require(&case, same, || "the logits are not those that were put in".to_owned());
             judge(suite, &case, raw, draw, [a.sampled[i], b.sampled[i]]);
         }
@@ -172,7 +181,7 @@ fn not_finite(suite: &mut Suite<'_>) {
         rows.push(row);
     }
     let got = table(suite.backend, "not finite", &rows, rows.len());
-    for round in 0..12 {
+    for round in 0..4 {
         let tokens: Vec<usize> = (0..rows.len()).map(|i| (i + round) % rows.len()).collect();
         let inputs = sampling(&tokens, tokens.iter().map(|_| draw(&mut rng, NARROW)).collect());
         for (i, sampled) in got.step(&inputs).sampled.iter().enumerate() {

@@ -24,11 +24,14 @@ pub(crate) fn run(suite: &mut Suite<'_>) {
     if !suite.backend.caps().images {
         return;
     }
-    // The last one is large enough for every multiprocessor of a device to have a part of each picture.
-    for (height, width, channels, layers) in [(16, 16, 32, 8), (32, 48, 32, 6), (96, 192, 16, 4)] {
-        for format in suite.supported(vec![Format::F32, Format::BF16]) {
-            pictures(suite, Grid { height, width }, channels, layers, format);
-        }
+    let formats = suite.supported(vec![Format::F32, Format::BF16]);
+    for format in &formats {
+        pictures(suite, Grid { height: 16, width: 16 }, 32, 8, *format);
+        pictures(suite, Grid { height: 32, width: 48 }, 32, 4, *format);
+    }
+    // So large that every multiprocessor of a device has a part of each picture.
+    if let Some(format) = formats.last() {
+        pictures(suite, Grid { height: 96, width: 192 }, 16, 3, *format);
     }
 }
 

@@ -82,8 +82,7 @@ function showTalks() {
 function go(talk) {
   stop();
   store.here = talk || store.begin();
-  document.body.classList.remove("side");
-  $("menu").setAttribute("aria-expanded", "false");
+  closeSide();
   showTalks();
   showLog();
   $("text").focus();
@@ -131,7 +130,7 @@ const tool = (label, path, action) => element("button", { class: "quiet", type: 
 
 function userTurn(message, index) {
   const node = element("article", { class: "turn user", "aria-label": "You" });
-  const copy = tool("Copy", ICONS.copy, () => navigator.clipboard?.writeText(message.content));
+  const copy = tool("Copy", ICONS.copy, () => copyText(message.content, copy));
   node.append(element("div", { class: "said" }, message.content),
     element("div", { class: "tools" }, tool("Edit", ICONS.edit, () => edit(node, message, index)), copy));
   return node;
@@ -141,6 +140,7 @@ function edit(node, message, index) {
   const area = element("textarea", { "aria-label": "Edit the message" });
   area.value = message.content;
   const done = () => {
+    if (!area.value.trim()) return;
     stop();
     store.here.messages.length = index;
     say(area.value);
@@ -182,9 +182,11 @@ function drawAnswer(node, message, index) {
     if (follow) inner.scrollTop = inner.scrollHeight;
     thought.querySelector("summary").textContent = now ? `Thinking… ${seconds(performance.now() - running.began)}` : message.thought ? `Thought for ${seconds(message.thought)}` : "Thought";
   }
-  node.querySelectorAll(":scope > :not(.thought)").forEach(child => child.remove());
+  const shown = node.querySelector(":scope > .body"), says = !message.pictures && message.content;
+  node.querySelectorAll(`:scope > :not(.thought${says ? ", .body" : ""})`).forEach(child => child.remove());
   const reading = live && running.reading;
-  if (message.pictures) node.append(gallery(message, live ? running : null, () => remake(index)));
+  if (says && shown) markdown(message.content, shown);
+  else if (message.pictures) node.append(gallery(message, live ? running : null, () => remake(index)));
   else if (reading && !message.reasoning && !message.content) {
     const words = reading.total ? `Reading ${reading.done.toLocaleString()} of ${reading.total.toLocaleString()} tokens` : "Waiting";
     node.append(element("div", { class: "reading" }, words, reading.total ? element("progress", { max: reading.total, value: reading.done, "aria-label": "Prompt read" }) : null));
@@ -200,9 +202,9 @@ function drawAnswer(node, message, index) {
     const other = element("button", { class: "quiet", type: "button", onclick: () => regenerate(index, { n: message.count, size: message.size, steps: message.steps }) }, "Other seeds");
     return void node.append(element("div", { class: "tools" }, other, element("span", { class: "stats" }, `${message.size || ""}${message.steps ? `, ${message.steps} steps` : ""}`)));
   }
-  const copy = element("button", { class: "quiet", type: "button", onclick: () => copyText(message.content, copy) }, "Copy");
+  const copy = message.content ? element("button", { class: "quiet", type: "button", onclick: () => copyText(message.content, copy) }, "Copy") : null;
   const again = element("button", { class: "quiet", type: "button", onclick: () => regenerate(index) }, "Regenerate");
-  node.append(element("div", { class: "tools" }, copy, again, message.stats ? element("span", { class: "stats", title: message.stats.long }, message.stats.short) : null));
+  node.append(element("div", { class: "tools" }, ...[copy, again].filter(Boolean), message.stats ? element("span", { class: "stats", title: message.stats.long }, message.stats.short) : null));
 }
 
 function callCard(call, live, index) {
@@ -256,8 +258,11 @@ function remake(index) {
   regenerate(index, { seed: message.pictures[0].seed, n: message.pictures.length, size: message.size, steps: message.steps });
 }
 
+/** Ends the answer under way. What comes next need not wait for the end of it. */
 function stop() {
   running?.abort.abort();
+  running = null;
+  showRunning();
 }
 
 function showRunning() {
@@ -429,16 +434,24 @@ $("text").addEventListener("keydown", event => {
   }
 });
 document.addEventListener("keydown", event => {
-  if (event.key === "Escape" && running && !$("options").open) stop();
+  if (event.key === "Escape" && !$("options").open && !closeSide()) stop();
   if (event.altKey && event.key.toLowerCase() === "n") { event.preventDefault(); go(null); }
   if (event.key === "/" && !/^(INPUT|TEXTAREA|SELECT)$/.test(document.activeElement.tagName)) { event.preventDefault(); $("text").focus(); }
 });
+/** Closes the list of conversations where it lies over them; true when it did. */
+function closeSide() {
+  if (!document.body.classList.contains("side")) return false;
+  document.body.classList.remove("side");
+  $("menu").setAttribute("aria-expanded", "false");
+  return true;
+}
+
 $("new").addEventListener("click", () => go(null));
 $("menu").addEventListener("click", () => {
   const open = document.body.classList.toggle("side");
   $("menu").setAttribute("aria-expanded", String(open));
 });
-$("log").addEventListener("click", () => document.body.classList.remove("side"));
+$("log").addEventListener("click", closeSide);
 $("model").addEventListener("change", event => { store.model = event.target.value; store.save(); showModel(); });
 $("think").addEventListener("click", () => {
   const next = { null: true, true: false, false: null };
@@ -450,6 +463,22 @@ $("theme").addEventListener("click", () => {
   const dark = document.documentElement.dataset.theme ? document.documentElement.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
   document.documentElement.dataset.theme = dark ? "light" : "dark";
   keep("theme", document.documentElement.dataset.theme);
+});
+
+// Another page of this browser has written.
+addEventListener("storage", event => {
+  const seen = store.here;
+  if (!store.take(event)) return;
+  showTalks();
+  if (!running && store.here !== seen) showLog();
+});
+// An answer that is cut off by leaving or by loading anew is kept as far as it came.
+addEventListener("pagehide", () => {
+  if (!running) return;
+  const { message } = running;
+  stop();
+  message.finish = "stopped";
+  store.save();
 });
 
 const theme = load("theme", null);

@@ -1,4 +1,5 @@
-// Markdown to elements. Text goes into text nodes only, so that nothing a model writes can become markup.
+// Markdown to elements. Text goes into text nodes only, so that nothing a model writes can become markup. Every line is taken
+// once, and the time is in proportion to the text: models write anything.
 
 function element(name, attributes, ...children) {
   const node = document.createElement(name);
@@ -10,30 +11,121 @@ function element(name, attributes, ...children) {
   return node;
 }
 
-const INLINE = /(`+)([\s\S]*?[^`])\1(?!`)|\*\*([^\s*][\s\S]*?)\*\*|__([^\s_][\s\S]*?)__|\*([^\s*](?:[\s\S]*?[^\s*])?)\*|(?<![\w])_([^\s_](?:[\s\S]*?[^\s_])?)_(?![\w])|~~([\s\S]+?)~~|\[([^\]\n]+)\]\((https?:\/\/[^\s)]+)\)|(https?:\/\/[^\s<>)"']+[^\s<>)"'.,;:!?])/;
+// Inline.
 
-function inline(text, parent) {
-  while (text) {
-    const found = INLINE.exec(text);
-    if (!found) break;
-    if (found.index) parent.append(text.slice(0, found.index));
-    const [all, , code, bold, bold2, italic, italic2, struck, label, target, bare] = found;
-    if (code !== undefined) parent.append(element("code", {}, code.trim() ? code.replace(/^ (.*) $/, "$1") : code));
-    else if (label !== undefined || bare !== undefined) {
-      const link = element("a", { href: target || bare, target: "_blank", rel: "noopener noreferrer" });
-      if (label !== undefined) inline(label, link); else link.append(bare);
-      parent.append(link);
-    } else {
-      const name = bold !== undefined || bold2 !== undefined ? "strong" : struck !== undefined ? "s" : "em";
-      const node = element(name);
-      inline(bold ?? bold2 ?? italic ?? italic2 ?? struck, node);
-      parent.append(node);
-    }
-    text = text.slice(found.index + all.length);
+/** What may begin something within a line; all else is plain text. */
+const MARK = /\\[!-/:-@[-`{-~]|`+|[*_]+|~~+|!?\[|<https?:\/\/[^\s<>]+>|https?:\/\/[^\s<>"'`*]+/g;
+const TARGET = /\]\(\s*<?(https?:\/\/[^\s()<>]*(?:\([^\s()<>]*\)[^\s()<>]*)*)>?(?:\s+"[^"]*")?\s*\)/y;
+
+/** For each length of a run of backticks, where such runs begin, ascending. */
+function backticks(text) {
+  const runs = new Map();
+  for (const { 0: run, index } of text.matchAll(/`+/g)) {
+    if (!runs.has(run.length)) runs.set(run.length, []);
+    runs.get(run.length).push(index);
   }
-  if (text) parent.append(text);
+  return runs;
+}
+
+/** The place behind each `[` where its `]` is, outside of code as far as brackets tell. */
+function brackets(text) {
+  const pairs = new Map(), open = [];
+  for (const { 0: mark, index } of text.matchAll(/\\.|[[\]]/gs)) {
+    if (mark === "[") open.push(index);
+    else if (mark === "]" && open.length) pairs.set(open.pop(), index);
+  }
+  return pairs;
+}
+
+function link(target, ...children) {
+  return element("a", { href: target, target: "_blank", rel: "noopener noreferrer" }, ...children);
+}
+
+function inline(text, parent, within = false) {
+  const runs = backticks(text), pairs = brackets(text);
+  // Texts and elements, and between them runs of marks that may become emphasis.
+  const parts = [];
+  let at = 0;
+  const plain = end => { if (end > at) parts.push(text.slice(at, end)); };
+  MARK.lastIndex = 0;
+  for (let found; (found = MARK.exec(text));) {
+    const [mark] = found, start = found.index;
+    let end = start + mark.length, part = null;
+    if (mark[0] === "\\") part = mark[1];
+    else if (mark[0] === "`") {
+      const places = runs.get(mark.length);
+      while (places.length && places[0] < end) places.shift();
+      if (places.length) {
+        const code = text.slice(end, places[0]).replace(/\n/g, " ");
+        part = element("code", {}, code.trim() ? code.replace(/^ (.*) $/, "$1") : code);
+        end = places[0] + mark.length;
+      }
+    } else if (mark.endsWith("[")) {
+      const close = pairs.get(end - 1);
+      TARGET.lastIndex = close ?? 0;
+      const target = close && !within && TARGET.exec(text);
+      if (target) {
+        part = inline(text.slice(end, close), link(target[1]), true);
+        end = TARGET.lastIndex;
+      }
+    } else if (mark[0] === "<") {
+      if (!within) part = link(mark.slice(1, -1), mark.slice(1, -1));
+    } else if (mark[0] === "h") {
+      const target = mark.replace(/[.,;:!?)\]}]+$/, tail => (tail[0] === ")" && mark.includes("(") ? ")" : ""));
+      end = start + target.length;
+      if (!within) part = link(target, target);
+    } else {
+      const before = text[start - 1] ?? " ", after = text[end] ?? " ";
+      const word = /[\p{L}\p{N}]/u, space = /\s/;
+      const opens = !space.test(after) && (word.test(after) || !word.test(before));
+      const closes = !space.test(before) && (word.test(before) || !word.test(after));
+      const inWord = mark[0] === "_" && word.test(before) && word.test(after);
+      part = { mark: mark[0], left: mark.length, opens: opens && !inWord, closes: closes && !inWord };
+    }
+    if (part !== null) {
+      plain(start);
+      parts.push(part);
+      at = end;
+    }
+    MARK.lastIndex = Math.max(end, start + 1);
+  }
+  plain(text.length);
+  parent.append(...emphasised(parts));
   return parent;
 }
+
+/** Pairs the runs of marks from the inside out, as CommonMark does without its rule of three. */
+function emphasised(parts) {
+  const done = [], open = [];
+  for (const part of parts) {
+    if (part?.mark === undefined) {
+      done.push(part);
+      continue;
+    }
+    while (part.closes && part.left) {
+      const fits = opener => opener.mark === part.mark && (part.mark !== "~" || Math.min(opener.left, part.left) > 1);
+      const from = open.findLastIndex(fits);
+      if (from < 0) break;
+      const opener = open[from];
+      const strong = opener.left > 1 && part.left > 1;
+      const inside = done.splice(done.lastIndexOf(opener) + 1);
+      done.push(element(part.mark === "~" ? "s" : strong ? "strong" : "em", {}, ...inside.flatMap(spelled)));
+      opener.left -= strong ? 2 : 1;
+      part.left -= strong ? 2 : 1;
+      // What stood open inside has found no end there.
+      open.length = opener.left ? from + 1 : from;
+    }
+    if (part.left) {
+      done.push(part);
+      if (part.opens && open.length < 32) open.push(part);
+    }
+  }
+  return done.flatMap(spelled);
+}
+
+const spelled = part => (part?.mark === undefined ? [part] : part.left ? [part.mark.repeat(part.left)] : []);
+
+// Blocks.
 
 function codeBlock(language, lines) {
   const text = lines.join("\n");
@@ -44,84 +136,165 @@ function codeBlock(language, lines) {
 }
 
 async function copyText(text, button) {
-  const label = button.textContent;
+  const before = [...button.childNodes], copied = await toClipboard(text);
+  button.replaceChildren(copied ? "Copied" : "Not allowed");
+  setTimeout(() => button.replaceChildren(...before), 1400);
+}
+
+/** Pages that come over plain HTTP from another machine have no clipboard of the newer kind. */
+async function toClipboard(text) {
   try {
     await navigator.clipboard.writeText(text);
-    button.textContent = "Copied";
+    return true;
   } catch {
-    button.textContent = "Not allowed";
+    const focus = document.activeElement, area = element("textarea", { style: "position:fixed;opacity:0", "aria-hidden": "true" });
+    area.value = text;
+    document.body.append(area);
+    area.select();
+    const copied = document.execCommand("copy");
+    area.remove();
+    focus?.focus();
+    return copied;
   }
-  setTimeout(() => { button.textContent = label; }, 1400);
 }
 
-const ITEM = /^(\s*)([-*+]|\d{1,9}[.)])\s+(.*)$/;
-const cells = line => line.trim().replace(/^\||\|$/g, "").split("|").map(cell => cell.trim());
+const FENCE = /^\s*(`{3,}|~{3,})\s*([\w+#.-]*)[^`]*$/;
+const HEADING = /^\s{0,3}(#{1,6})(?:\s+(.*?))??(?:\s+#+)?\s*$/;
+const RULE = /^\s{0,3}([-*_])(?:\s*\1){2,}\s*$/;
+const QUOTE = /^\s{0,3}>\s?/;
+const ITEM = /^(\s*)([-*+]|\d{1,9}[.)])(\s+|$)(.*)$/;
+const DASHES = /^\s*\|?\s*:?-+:?\s*(?:\|\s*:?-+:?\s*)*\|?\s*$/;
+/** Lists and quotes inside each other, beyond which they are text. */
+const DEEPEST = 12;
 
-function list(lines, start, parent) {
-  const [, indent, marker] = ITEM.exec(lines[start]);
-  const ordered = /\d/.test(marker);
-  const node = element(ordered ? "ol" : "ul", ordered && parseInt(marker) !== 1 ? { start: parseInt(marker) } : {});
-  let at = start;
-  while (at < lines.length) {
-    const found = ITEM.exec(lines[at]);
-    if (found && found[1].length === indent.length && /\d/.test(found[2]) === ordered) {
-      const item = element("li");
-      const task = /^\[([ xX])\]\s+(.*)$/.exec(found[3]);
-      if (task) item.append(task[1] === " " ? "☐ " : "☑ ");
-      inline(task ? task[2] : found[3], item);
-      node.append(item);
-      at += 1;
-    } else if (found && found[1].length > indent.length && node.lastChild) {
-      at = list(lines, at, node.lastChild);
-    } else if (!found && /^\s+\S/.test(lines[at]) && node.lastChild) {
-      inline(" " + lines[at].trim(), node.lastChild);
-      at += 1;
-    } else if (!lines[at].trim() && ITEM.test(lines[at + 1] || "")) {
-      at += 1;
-    } else break;
-  }
-  parent.append(node);
-  return at;
+const indent = line => /^[\s]*/.exec(line)[0].replace(/\t/g, "    ").length;
+const cells = line => line.trim().replace(/^\|/, "").replace(/(?<!\\)\|$/, "").split(/(?<!\\)\|/).map(cell => cell.trim().replace(/\\\|/g, "|"));
+const isTable = (line, next) => line.includes("|") && next !== undefined && next.includes("|") && DASHES.test(next);
+
+function table(lines) {
+  const sides = cells(lines[1]).map(dash => (/^:-+:$/.test(dash) ? "center" : /-:$/.test(dash) ? "right" : null));
+  const row = (line, name) => element("tr", {}, ...cells(line).map((cell, i) => inline(cell, element(name, { style: sides[i] && `text-align:${sides[i]}` }))));
+  return element("div", { class: "wide" }, element("table", {}, element("thead", {}, row(lines[0], "th")), element("tbody", {}, ...lines.slice(2).map(line => row(line, "td")))));
 }
 
-function markdown(text, parent) {
-  const lines = text.replace(/\r\n?/g, "\n").split("\n");
-  let at = 0;
+/** Whether a line begins something other than a paragraph. */
+const begins = (line, next) => FENCE.test(line) || HEADING.test(line) || RULE.test(line) || QUOTE.test(line) || ITEM.test(line) || isTable(line, next);
+
+/** The end of the block that begins at a line which is not blank, and how to make it. At least one line is taken. */
+function block(lines, start, depth) {
+  const line = lines[start];
+  let at = start + 1;
+  const fence = FENCE.exec(line);
+  if (fence) {
+    const end = new RegExp(`^\\s*${fence[1][0]}{${fence[1].length},}\\s*$`);
+    while (at < lines.length && !end.test(lines[at])) at += 1;
+    const margin = indent(line);
+    const body = lines.slice(start + 1, at).map(inner => inner.slice(Math.min(margin, indent(inner))));
+    return { end: at + 1, make: () => codeBlock(fence[2], body) };
+  }
+  const heading = HEADING.exec(line);
+  if (heading) return { end: at, make: () => inline(heading[2] || "", element("h" + Math.min(heading[1].length, 4))) };
+  if (RULE.test(line)) return { end: at, make: () => element("hr") };
+  if (depth < DEEPEST && QUOTE.test(line)) {
+    while (at < lines.length && QUOTE.test(lines[at])) at += 1;
+    return { end: at, make: () => blocks(lines.slice(start, at).map(inner => inner.replace(QUOTE, "")), element("blockquote"), depth + 1) };
+  }
+  if (isTable(line, lines[at])) {
+    while (at < lines.length && lines[at].trim() && lines[at].includes("|")) at += 1;
+    return { end: at, make: () => table(lines.slice(start, at)) };
+  }
+  if (depth < DEEPEST && ITEM.test(line)) return list(lines, start, depth);
+  while (at < lines.length && lines[at].trim() && !begins(lines[at], lines[at + 1])) at += 1;
+  return { end: at, make: () => paragraph(lines.slice(start, at), element("p")) };
+}
+
+function paragraph(lines, parent) {
+  lines.forEach((line, index) => {
+    if (index) parent.append(element("br"));
+    inline(line.trim(), parent);
+  });
+  return parent;
+}
+
+/** A list ends at the first line that is neither an item of its kind nor indented behind its marker. */
+function list(lines, start, depth) {
+  const first = ITEM.exec(lines[start]), margin = indent(lines[start]);
+  const kind = marker => (/\d/.test(marker) ? "ol" : "ul");
+  const name = kind(first[2]), items = [];
+  let at = start, fence = null;
   while (at < lines.length) {
-    const line = lines[at];
-    const fence = /^\s*(```+|~~~+)\s*([\w+#.-]*)/.exec(line);
-    const heading = /^(#{1,6})\s+(.*?)\s*#*$/.exec(line);
-    if (!line.trim()) at += 1;
-    else if (fence) {
-      const body = [];
-      at += 1;
-      while (at < lines.length && !lines[at].trim().startsWith(fence[1])) body.push(lines[at++]);
-      at += 1;
-      parent.append(codeBlock(fence[2], body));
-    } else if (heading) {
-      parent.append(inline(heading[2], element("h" + Math.min(heading[1].length, 4))));
-      at += 1;
-    } else if (/^\s*([-*_])(\s*\1){2,}\s*$/.test(line)) {
-      parent.append(element("hr"));
-      at += 1;
-    } else if (/^\s*>/.test(line)) {
-      const quoted = [];
-      while (at < lines.length && /^\s*>/.test(lines[at])) quoted.push(lines[at++].replace(/^\s*> ?/, ""));
-      parent.append(markdown(quoted.join("\n"), element("blockquote")));
-    } else if (line.includes("|") && /^\s*\|?[\s:|-]*-[\s:|-]*$/.test(lines[at + 1] || "") && lines[at + 1].includes("|")) {
-      const head = element("tr", {}, ...cells(line).map(cell => inline(cell, element("th"))));
-      const rows = [];
-      at += 2;
-      while (at < lines.length && lines[at].includes("|")) rows.push(element("tr", {}, ...cells(lines[at++]).map(cell => inline(cell, element("td")))));
-      parent.append(element("div", { class: "wide" }, element("table", {}, element("thead", {}, head), element("tbody", {}, ...rows))));
-    } else if (ITEM.test(line)) at = list(lines, at, parent);
-    else {
-      const words = [];
-      while (at < lines.length && lines[at].trim() && !/^\s*(```|~~~|#{1,6}\s|>)/.test(lines[at]) && !(words.length && ITEM.test(lines[at]))) words.push(lines[at++]);
-      const paragraph = element("p");
-      words.forEach((part, index) => { if (index) paragraph.append(element("br")); inline(part, paragraph); });
-      parent.append(paragraph);
+    const line = lines[at], found = fence ? null : ITEM.exec(line), deep = indent(line);
+    if (found && deep < margin + 2 && deep >= margin - 1) {
+      if (kind(found[2]) !== name || RULE.test(line)) break;
+      items.push({ inner: deep + found[2].length + Math.min(found[3].length || 1, 4), lines: [found[4]] });
+    } else if (line.trim() && deep < margin + 2) {
+      // A line right behind an item's text, without a margin of its own, still belongs to it.
+      if (fence || !lines[at - 1].trim() || begins(line, lines[at + 1])) break;
+      items.at(-1).lines.push(line.trim());
+    } else {
+      const item = items.at(-1);
+      item.lines.push(line.slice(Math.min(item.inner, deep)));
     }
+    const mark = FENCE.exec(items.at(-1).lines.at(-1));
+    if (mark) fence = fence ? null : mark[1];
+    at += 1;
   }
+  // Blank lines behind the last item are not the list's.
+  while (!lines[at - 1].trim()) at -= 1;
+  const number = parseInt(first[2]);
+  return { end: at, make: () => element(name, { start: name === "ol" && number !== 1 && number }, ...items.map(item => listItem(item.lines, depth))) };
+}
+
+function listItem(lines, depth) {
+  const node = element("li"), task = /^\[([ xX])\]\s+(.*)$/.exec(lines[0]);
+  if (task) {
+    node.append(task[1] === " " ? "☐ " : "☑ ");
+    lines = [task[2], ...lines.slice(1)];
+  }
+  // The first words stand beside the marker and not in a paragraph of their own.
+  let words = 0;
+  while (words < lines.length && lines[words].trim() && !begins(lines[words], lines[words + 1])) words += 1;
+  paragraph(lines.slice(0, words), node);
+  return blocks(lines.slice(words), node, depth + 1);
+}
+
+/** All blocks, one after the other. */
+function blocks(lines, parent, depth) {
+  for (let at = 0; at < lines.length;) {
+    if (!lines[at].trim()) {
+      at += 1;
+      continue;
+    }
+    const { end, make } = block(lines, at, depth);
+    parent.append(make());
+    at = end;
+  }
+  return parent;
+}
+
+/** What was made of each block of a parent, by its text. */
+const made = new WeakMap();
+
+/** Writes a text into a parent. Blocks that were there before and read the same stay as they are: an answer grows at its end, and
+ * what a person selects or presses must not be replaced meanwhile. */
+function markdown(text, parent) {
+  const lines = text.replace(/\r\n?/g, "\n").split("\n"), before = made.get(parent) || [], now = [];
+  for (let at = 0; at < lines.length;) {
+    if (!lines[at].trim()) {
+      at += 1;
+      continue;
+    }
+    const { end, make } = block(lines, at, 0);
+    const source = lines.slice(at, end).join("\n"), old = before[now.length];
+    now.push(old?.source === source ? old : { source, node: make() });
+    at = end;
+  }
+  const same = now.findIndex((entry, index) => entry !== before[index]);
+  if (same >= 0 || now.length < before.length) {
+    const kept = same < 0 ? now.length : same;
+    before.slice(kept).forEach(entry => entry.node.remove());
+    parent.append(...now.slice(kept).map(entry => entry.node));
+  }
+  made.set(parent, now);
   return parent;
 }

@@ -35,6 +35,17 @@ const store = {
     }
   },
 
+  /** Takes over what another page has written, lest this one writes over it. True when conversations have changed. One that was
+   * deleted there while it is open here comes back with its next words. */
+  take({ key, newValue }) {
+    if (key === `${KEPT}.settings`) this.settings = load("settings", {});
+    if (key !== `${KEPT}.talks` || newValue === null) return false;
+    const mine = new Map(this.talks.map(talk => [talk.id, talk])), here = this.here;
+    this.talks = load("talks", []).map(talk => (mine.get(talk.id)?.changed >= talk.changed ? mine.get(talk.id) : talk));
+    this.here = this.talks.find(talk => talk.id === here.id) || here;
+    return true;
+  },
+
   begin() {
     this.here = { id: crypto.randomUUID ? crypto.randomUUID() : String(Math.random()), title: "", messages: [], changed: Date.now() };
     return this.here;

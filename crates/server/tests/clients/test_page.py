@@ -71,6 +71,66 @@ def test_markup_in_an_answer_stays_text(page):
     assert "<b>Not bold</b>" in answer.text
 
 
+def test_lists_hold_blocks_and_no_line_stops_the_page(page):
+    say(page, "in steps")
+    answer = done(page)
+    assert answer.find_element(By.TAG_NAME, "h1").text == "Steps", "a heading may be indented"
+    assert len(answer.find_elements(By.CSS_SELECTOR, ".body > ol > li")) == 2
+    code = answer.find_element(By.CSS_SELECTOR, "ol li .code code").get_attribute("textContent")
+    assert code == "make all\n  make check", "the list's margin is not the code's"
+    assert len(answer.find_elements(By.CSS_SELECTOR, "ol li ul li")) == 2
+
+
+def test_what_is_complete_stays_in_place_while_an_answer_grows(page):
+    say(page, "something long")
+    wait(page, lambda: "On and on" in last(page).text)
+    say(page, "not sent while an answer is under way")
+    page.find_element(By.ID, "text").send_keys(Keys.ESCAPE)
+    done(page)
+    page.find_element(By.ID, "text").clear()
+    say(page, "Why does it rain?")
+    wait(page, lambda: last(page).find_elements(By.CSS_SELECTOR, ".body ol li"))
+    first = last(page).find_element(By.CSS_SELECTOR, ".body > p")
+    done(page)
+    assert first.text.startswith("Rain is"), "the same element"
+
+
+def test_a_message_is_edited_while_its_answer_comes(page):
+    say(page, "something long")
+    wait(page, lambda: "On and on" in last(page).text)
+    page.execute_script("document.querySelector('.user [aria-label=Edit]').click()")
+    area = page.find_element(By.CSS_SELECTOR, ".user textarea")
+    area.clear()
+    area.send_keys(Keys.ENTER)
+    assert page.find_elements(By.CSS_SELECTOR, ".live"), "nothing is sent for no text, and nothing lost"
+    area.send_keys("a table", Keys.ENTER)
+    assert len(done(page).find_elements(By.CSS_SELECTOR, "tbody tr")) == 2
+    assert [said.text for said in page.find_elements(By.CSS_SELECTOR, ".said")] == ["a table"]
+
+
+def test_an_answer_cut_off_by_loading_anew_is_kept(page):
+    say(page, "something long")
+    wait(page, lambda: "On and on" in last(page).text)
+    page.refresh()
+    wait(page, lambda: page.find_elements(By.CSS_SELECTOR, ".assistant"))
+    assert "On and on" in last(page).text and "Stopped." in last(page).text
+    assert not page.find_elements(By.CSS_SELECTOR, ".fault")
+
+
+def test_two_pages_of_one_browser_keep_both_their_conversations(page, scripted):
+    first = page.current_window_handle
+    page.switch_to.new_window("tab")
+    page.get(scripted)
+    say(page, "a table in the second page")
+    done(page)
+    page.switch_to.window(first)
+    wait(page, lambda: len(page.find_elements(By.CSS_SELECTOR, "#talks li")) == 1, "the other page's is listed")
+    say(page, "a table in the first page")
+    done(page)
+    page.refresh()
+    wait(page, lambda: len(page.find_elements(By.CSS_SELECTOR, "#talks li")) == 2)
+
+
 def test_stop_and_regenerate(page):
     say(page, "something long")
     wait(page, lambda: "On and on" in last(page).text)

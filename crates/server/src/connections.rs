@@ -4,6 +4,7 @@
 //! was sent to it. Whoever is silent for too long then is let go. While an answer is being made it is the server's turn, and
 //! no clock runs.
 
+use crate::socket::Socket;
 use axum::Router;
 use axum::serve::Listener;
 use hyper::server::conn::http1;
@@ -26,7 +27,7 @@ pub(crate) async fn serve(mut listener: TcpListener, router: Router, idle: Durat
         };
         // Tokens are small and must not wait for others.
         let _ = socket.set_nodelay(true);
-        let mut socket = TimeoutStream::new(socket);
+        let mut socket = TimeoutStream::new(Socket(socket));
         socket.set_write_timeout(Some(idle));
         let mut http = http1::Builder::new();
         // The clock of the head also runs while a connection is kept for another request.

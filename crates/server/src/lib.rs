@@ -36,6 +36,7 @@ mod prepare;
 mod probes;
 mod server;
 mod several;
+mod socket;
 mod stream;
 mod tokens;
 mod tools;

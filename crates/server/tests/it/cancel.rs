@@ -18,6 +18,11 @@ fn slow_for(parallel: usize, plan: Vec<Say>, chunk: usize) -> Site {
 
 /// Sends a request over a socket of its own, which the caller closes by dropping it.
 pub(crate) fn send(site: &Site, path: &str, body: &Value) -> std::net::TcpStream {
+    send_with(site, path, body, "")
+}
+
+/// The same, with more bytes behind the request, in one piece.
+fn send_with(site: &Site, path: &str, body: &Value, behind: &str) -> std::net::TcpStream {
     let address = site.base.trim_start_matches("http://");
     let mut socket = std::net::TcpStream::connect(address).expect("connected");
     let body = body.to_string();
@@ -25,7 +30,7 @@ pub(crate) fn send(site: &Site, path: &str, body: &Value) -> std::net::TcpStream
         "POST {path} HTTP/1.1\r\nhost: {address}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
         body.len()
     );
-    socket.write_all(format!("{head}{body}").as_bytes()).expect("sent");
+    socket.write_all(format!("{head}{body}{behind}").as_bytes()).expect("sent");
     socket
 }
 
@@ -96,6 +101,28 @@ fn streamed_and_whole_at_every_stage() {
         drop(in_front);
         site.wait_until_idle();
     }
+}
+
+/// The HTTP library holds what it has read beyond a request, and does not look for the end of the connection behind it.
+#[test]
+fn bytes_behind_a_request_do_not_hide_that_the_client_has_left() {
+    let site = slow(vec![Say::Token(97); 1800], 4096);
+    let body = with_message(json!({"reasoning_effort": "none"}));
+    let next = "GET /health HTTP/1.1\r\nhost: a\r\n\r\n";
+    for (round, behind) in ["\r\n", next, &next.repeat(20)].into_iter().enumerate() {
+        let socket = send_with(&site, "/v1/chat/completions", &body, behind);
+        wait_for("the request arrives", || site.seen.lock().expect("no panic").under_way == 1);
+        drop(socket);
+        wait_for("the server sees the client leave", || abandoned(&site) == round + 1);
+        site.wait_until_idle();
+        assert_eq!(site.seen.lock().expect("no panic").cancelled, round + 1, "{behind:?}");
+    }
+    // Who stays has an answer to each.
+    let last = next.replace("host", "connection: close\r\nhost");
+    let mut socket = send_with(&site, "/v1/chat/completions", &with_message(json!({"max_tokens": 3})), &last);
+    let mut answers = String::new();
+    socket.read_to_string(&mut answers).expect("text");
+    assert_eq!(answers.matches("HTTP/1.1 200 OK").count(), 2, "{answers}");
 }
 
 #[test]

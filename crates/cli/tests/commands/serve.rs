@@ -2,8 +2,8 @@
 
 use crate::support::onebit;
 use serde_json::{Value, json};
-use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
+use std::io::{BufRead, BufReader, Lines};
+use std::process::{Child, ChildStderr, Command, Stdio};
 use std::time::Duration;
 
 /// A server of its own.
@@ -17,6 +17,14 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) fn start(args: &[&str]) -> Server {
+        let (server, log) = Server::launch(args);
+        // The log must not fill the pipe.
+        std::thread::spawn(move || log.for_each(drop));
+        server
+    }
+
+    /// A server that listens, and what it writes into its log from then on.
+    fn launch(args: &[&str]) -> (Server, Lines<BufReader<ChildStderr>>) {
         let mut command = Command::new(env!("CARGO_BIN_EXE_onebit"));
         command.args(["serve", "--port", "0"]).args(args).env_clear().env("HOME", "/nonexistent");
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
@@ -31,13 +39,11 @@ impl Server {
             said.push_str(&line);
             said.push('\n');
         };
-        // The log must not fill the pipe.
-        std::thread::spawn(move || lines.for_each(drop));
         let config = ureq::Agent::config_builder()
             .http_status_as_error(false)
             .timeout_global(Some(Duration::from_secs(300)))
             .build();
-        Server { child, base, said, agent: ureq::Agent::new_with_config(config) }
+        (Server { child, base, said, agent: ureq::Agent::new_with_config(config) }, lines)
     }
 
     pub(crate) fn get(&self, path: &str) -> Value {
@@ -134,6 +140,19 @@ fn the_start_says_what_clients_need() {
 fn a_signal_ends_it_in_order() {
     let mut server = Server::start(&["seedling"]);
     assert_eq!(server.chat(&[user("Hi")], &json!({})).cached, 0);
+    let sent = Command::new("kill").args(["-TERM", &server.child.id().to_string()]).status().expect("kill");
+    assert!(sent.success());
+    assert!(server.child.wait().expect("it ends").success());
+}
+
+#[cfg(unix)]
+#[test]
+fn a_log_that_cannot_be_written_costs_nothing_else() {
+    let (mut server, log) = Server::launch(&["seedling"]);
+    // From here on every line of the log is a broken pipe.
+    drop(log);
+    assert_eq!(server.chat(&[user("Hi")], &json!({})).cached, 0);
+    assert_eq!(server.post("/nowhere", &json!({})).0, 404);
     let sent = Command::new("kill").args(["-TERM", &server.child.id().to_string()]).status().expect("kill");
     assert!(sent.success());
     assert!(server.child.wait().expect("it ends").success());

@@ -71,8 +71,13 @@ pub fn run(args: &ServeArgs) -> Result<()> {
 }
 
 fn log_to_stderr(format: LogFormat) {
-    let log =
-        tracing_subscriber::fmt().with_writer(std::io::stderr).with_target(false).with_max_level(tracing::Level::INFO);
+    // A log that cannot be written, on a full disk or into a pipe that nobody reads, is lost, and nothing else: complaints
+    // about it would go the same way, and end the request that they come from.
+    let log = tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .log_internal_errors(false)
+        .with_target(false)
+        .with_max_level(tracing::Level::INFO);
     // A second subscriber in one process would be a fault of this program, and costs the log only.
     let _ = match format {
         LogFormat::Text => log.with_ansi(terminal::stderr_colours()).try_init(),

@@ -114,7 +114,7 @@ def test_an_answer_cut_off_by_loading_anew_is_kept(page):
     page.refresh()
     wait(page, lambda: page.find_elements(By.CSS_SELECTOR, ".assistant"))
     assert "On and on" in last(page).text and "Stopped." in last(page).text
-    assert not page.find_elements(By.CSS_SELECTOR, ".fault")
+    assert not page.find_elements(By.CSS_SELECTOR, ".assistant .fault")
 
 
 def test_two_pages_of_one_browser_keep_both_their_conversations(page, scripted):

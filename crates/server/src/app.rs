@@ -7,7 +7,7 @@ use crate::metrics::Metrics;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 /// What all handlers share.
 pub(crate) struct App {
@@ -18,19 +18,21 @@ pub(crate) struct App {
     pub(crate) started: u64,
     /// The server has been asked to end.
     pub(crate) draining: AtomicBool,
+    /// Becomes true when requests under way must end at once.
+    pub(crate) cut: watch::Sender<bool>,
     /// Places for requests, at work or waiting.
     pub(crate) places: Arc<Semaphore>,
     /// The turn of large prompts.
     pub(crate) large: Arc<Semaphore>,
 }
 
-/// Bytes of text beyond which prompts are prepared one after the other. A tokenizer takes up to a hundred times the size of
-/// a text while it works, which is nothing for a book and the whole memory for a crowd of the longest bodies.
+/// Bytes of text beyond which prompts are prepared one after the other. A tokenizer takes up to a hundred times the
+/// size of a text while it works, which is nothing for a book and the whole memory for a crowd of the longest bodies.
 const LARGE: usize = 1 << 20;
 
 impl App {
-    /// Does what takes long for a prompt with so many bytes of text, beside the threads of connections. It is done to its end
-    /// though the client leaves, and keeps its turn so long.
+    /// Does what takes long for a prompt with so many bytes of text, beside the threads of connections. It is done to
+    /// its end though the client leaves, and keeps its turn so long.
     pub(crate) async fn prepare<T: Send + 'static>(
         &self,
         bytes: usize,
@@ -60,6 +62,12 @@ impl App {
             ))
         })
     }
+}
+
+/// Waits until requests under way must end at once.
+pub(crate) async fn cut_off(cut: &mut watch::Receiver<bool>) {
+    // The sender lives as long as the server does.
+    let _ = cut.wait_for(|cut| *cut).await;
 }
 
 /// Settings that requests see.

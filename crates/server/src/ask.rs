@@ -45,6 +45,9 @@ impl Default for Prompt {
     }
 }
 
+/// About the bytes that a template writes around a message.
+const MARKUP: usize = 32;
+
 impl Prompt {
     /// About how many bytes of text must be made tokens.
     pub(crate) fn text_bytes(&self) -> usize {
@@ -52,11 +55,21 @@ impl Prompt {
             Prompt::Text(text) => text.len(),
             Prompt::Tokens(_) => 0,
             Prompt::Chat(chat) => {
-                let said = chat.messages.iter().map(|message| match &message.content {
-                    Content::Text(text) => text.len(),
-                    Content::Null | Content::Parts(_) => 0,
+                let json = |value: &Value| value.to_string().len();
+                let said = chat.messages.iter().map(|message| {
+                    let text = match &message.content {
+                        Content::Text(text) => text.len(),
+                        Content::Null | Content::Parts(_) => 0,
+                    };
+                    let calls: usize = message.tool_calls.iter().map(|call| json(&call.arguments)).sum();
+                    MARKUP + text + message.reasoning.as_ref().map_or(0, String::len) + calls
                 });
-                said.sum()
+                let tools = chat
+                    .tools
+                    .specs
+                    .iter()
+                    .map(|tool| tool.description.as_ref().map_or(0, String::len) + json(&tool.parameters));
+                said.sum::<usize>() + tools.sum::<usize>() + chat.variables.values().map(json).sum::<usize>()
             }
         }
     }
@@ -90,7 +103,7 @@ pub(crate) struct Sampling {
     pub(crate) repetition_penalty: Option<f32>,
     pub(crate) presence_penalty: Option<f32>,
     pub(crate) frequency_penalty: Option<f32>,
-    /// Tokens that the penalties look at; -1 is all.
+    /// Tokens that the penalties look at; -1 is all, and 0 none.
     pub(crate) penalty_window: Option<i64>,
     pub(crate) logit_bias: Vec<(u32, f32)>,
     pub(crate) seed: Option<i64>,
@@ -107,19 +120,24 @@ impl Sampling {
         };
         let penalty_window = match self.penalty_window {
             None => model.penalty_window,
-            Some(-1) => None,
+            Some(-1 | 0) => None,
             Some(n) => Some(usize::try_from(n).map_err(|_| {
-                ApiError::field("repeat_last_n", format!("must be at least 1, or -1 for the whole context, got {n}"))
+                let message = format!("must be at least 1, 0 for no penalties, or -1 for the whole context, got {n}");
+                ApiError::field("repeat_last_n", message)
             })?),
         };
+        // Who looks at no token penalises none.
+        let penalises = self.penalty_window != Some(0);
+        let penalty =
+            |asked: Option<f32>, model: f32, neutral| if penalises { asked.unwrap_or(model) } else { neutral };
         Ok(SamplingParams {
             temperature: self.temperature.unwrap_or(model.temperature),
             top_k,
             top_p: self.top_p.unwrap_or(model.top_p),
             min_p: self.min_p.unwrap_or(model.min_p),
-            repetition_penalty: self.repetition_penalty.unwrap_or(model.repetition_penalty),
-            presence_penalty: self.presence_penalty.unwrap_or(model.presence_penalty),
-            frequency_penalty: self.frequency_penalty.unwrap_or(model.frequency_penalty),
+            repetition_penalty: penalty(self.repetition_penalty, model.repetition_penalty, 1.0),
+            presence_penalty: penalty(self.presence_penalty, model.presence_penalty, 0.0),
+            frequency_penalty: penalty(self.frequency_penalty, model.frequency_penalty, 0.0),
             penalty_window,
             logit_bias: self.logit_bias.clone(),
             // Negative seeds are other numbers, not errors; -1 asks for a fresh one in llama.cpp's tradition.
@@ -202,8 +220,31 @@ mod tests {
         let params = asked.over(&model).expect("good values");
         assert_eq!((params.temperature, params.top_k, params.seed), (0.0, 0, Some(7)));
         assert_eq!(Sampling::default().over(&model), Ok(model));
+        let blind = Sampling { penalty_window: Some(0), frequency_penalty: Some(1.0), ..Sampling::default() };
+        let neutral = SamplingParams { repetition_penalty: 1.3, ..SamplingParams::default() };
+        assert_eq!(blind.over(&neutral), Ok(SamplingParams::default()), "no token is looked at");
         let fresh = Sampling { seed: Some(-1), ..Sampling::default() };
         assert_eq!(fresh.over(&SamplingParams::default()).map(|p| p.seed), Ok(None));
+    }
+
+    #[test]
+    fn all_text_of_a_conversation_counts() {
+        let long = "x".repeat(1000);
+        let mut thought = Message::new(onebit_text::Role::Assistant, Content::Null);
+        thought.reasoning = Some(long.clone());
+        thought.tool_calls.push(onebit_text::ToolCall { name: "f".into(), arguments: long.clone().into() });
+        let tool = crate::tools::Tool {
+            name: "f".into(),
+            description: Some(long.clone()),
+            parameters: serde_json::json!({"description": long}),
+            strict: false,
+        };
+        let tools = Tools { specs: vec![tool], ..Tools::default() };
+        let variables = Map::from_iter([("v".to_owned(), Value::from(long.as_str()))]);
+        let chat = Chat { messages: vec![Message::user(long), thought], tools, variables, prefill: false };
+        let bytes = Prompt::Chat(Box::new(chat)).text_bytes();
+        // Six texts, and little around them.
+        assert!((6000..6200).contains(&bytes), "{bytes}");
     }
 
     #[test]

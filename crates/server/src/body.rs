@@ -2,15 +2,24 @@
 
 use crate::app::App;
 use crate::error::ApiError;
+use crate::fields;
 use axum::extract::{FromRequest, Request};
 use axum::http::StatusCode;
-use axum::http::header::CONTENT_LENGTH;
+use axum::http::header::{CONTENT_ENCODING, CONTENT_LENGTH};
 use futures_util::StreamExt;
+use serde_json::Value;
 use std::ops::Deref;
 use std::sync::Arc;
 
 /// A whole body, within the limit of the server.
 pub(crate) struct Sent(Vec<u8>);
+
+impl Sent {
+    /// The JSON object that it holds. The text is given up: a request may wait for long, and its body with it.
+    pub(crate) fn object(self) -> Result<Value, ApiError> {
+        fields::object(&self)
+    }
+}
 
 impl Deref for Sent {
     type Target = [u8];
@@ -31,6 +40,11 @@ impl FromRequest<Arc<App>> for Sent {
 
     async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, ApiError> {
         let (most, idle) = (app.options.max_body, app.options.idle);
+        let coding = request.headers().get(CONTENT_ENCODING).filter(|coding| *coding != "identity");
+        if let Some(coding) = coding {
+            let message = format!("bodies are read as they come, and this one is in {coding:?}; send it uncompressed");
+            return Err(ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message));
+        }
         // One that says it is too long is not waited for.
         let length = request.headers().get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
         if length.is_some_and(|length| length > most as u64) {

@@ -136,14 +136,14 @@ pub(crate) struct Catalog {
     aliases: Vec<(String, String)>,
     any_model: bool,
     /// One model is loaded at a time.
-    loading: tokio::sync::Mutex<()>,
+    loading: Arc<tokio::sync::Mutex<()>>,
     clock: AtomicU64,
 }
 
 impl Catalog {
     pub(crate) fn new(entries: Vec<ModelEntry>, aliases: Vec<(String, String)>, any_model: bool) -> Self {
         let entries = entries.into_iter().map(Arc::new).collect();
-        Self { entries, aliases, any_model, loading: tokio::sync::Mutex::new(()), clock: AtomicU64::new(1) }
+        Self { entries, aliases, any_model, loading: Arc::default(), clock: AtomicU64::new(1) }
     }
 
     pub(crate) fn entries(&self) -> &[Arc<ModelEntry>] {
@@ -218,7 +218,7 @@ impl Catalog {
         if let Some(model) = ready(&entry) {
             return Ok(model);
         }
-        let _one_at_a_time = self.loading.lock().await;
+        let turn = Arc::clone(&self.loading).lock_owned().await;
         if let Some(model) = ready(&entry) {
             return Ok(model);
         }
@@ -228,7 +228,13 @@ impl Catalog {
         let others: Vec<_> = self.entries.iter().filter(|e| e.name != entry.name).cloned().collect();
         let name = entry.name.clone();
         let held = Arc::clone(&entry);
-        let loaded = tokio::task::spawn_blocking(move || load(&entry, others)).await;
+        // Loading goes on though the client leaves, and keeps its turn so long: another load beside it would count on
+        // the same memory.
+        let loaded = tokio::task::spawn_blocking(move || {
+            let _turn = turn;
+            load(&entry, others)
+        });
+        let loaded = loaded.await;
         loaded.unwrap_or_else(|panic| Err(ApiError::internal(format!("loading {name} failed: {panic}"))))?;
         ready(&held).ok_or_else(|| ApiError::internal(format!("{name} ended as soon as it was loaded")))
     }

@@ -1,8 +1,8 @@
 //! Connections: they are taken, served, and given up where the other side has gone quiet.
 //!
-//! A client owes something at three times: the next request's head, the rest of a body (`body.rs`), and the reading of what
-//! was sent to it. Whoever is silent for too long then is let go. While an answer is being made it is the server's turn, and
-//! no clock runs.
+//! A client owes something at three times: the next request's head, the rest of a body (`body.rs`), and the reading of
+//! what was sent to it. Whoever is silent for too long then is let go. While an answer is being made it is the server's
+//! turn, and no clock runs.
 
 use crate::socket::Socket;
 use axum::Router;

@@ -33,6 +33,9 @@ pub(crate) fn empty(value: &Value) -> bool {
 
 /// The JSON object of a request's body.
 pub(crate) fn object(body: &[u8]) -> Result<Value, ApiError> {
+    if body.is_empty() {
+        return Err(ApiError::bad("the body is empty; send a JSON object"));
+    }
     match serde_json::from_slice(body) {
         Ok(object @ Value::Object(_)) => Ok(object),
         Ok(other) => Err(ApiError::bad(format!("the body must be a JSON object, got {}", kind(&other)))),
@@ -55,6 +58,9 @@ pub(crate) fn read<'a, T: Deserialize<'a>>(object: &'a Value, refused: &[Refusal
 
 /// The parser's words without names of Rust types.
 fn in_words(message: &str) -> String {
+    if let Some((number, _)) = message.strip_prefix("invalid value: integer ").and_then(|rest| rest.split_once(", ")) {
+        return format!("{number} is out of range");
+    }
     let words = [
         ("expected f32", "expected a number"),
         ("expected f64", "expected a number"),
@@ -134,6 +140,26 @@ pub(crate) fn texts(value: Option<&Value>, path: &str) -> Result<Vec<String>, Ap
     }
 }
 
+/// Most stop strings of a request, and their bytes together. Every answer looks for each of them behind every token.
+const MOST_STOPS: usize = 256;
+const MOST_STOP_BYTES: usize = 64 << 10;
+
+/// Texts that end an answer.
+pub(crate) fn stops(texts: Vec<String>, path: &str) -> Result<Vec<String>, ApiError> {
+    if let Some(index) = texts.iter().position(String::is_empty) {
+        return Err(ApiError::field(path, format!("text {index} is empty: leave it out")));
+    }
+    let bytes: usize = texts.iter().map(String::len).sum();
+    if texts.len() > MOST_STOPS || bytes > MOST_STOP_BYTES {
+        let message = format!(
+            "at most {MOST_STOPS} texts of {MOST_STOP_BYTES} bytes together, got {} of {bytes} bytes",
+            texts.len()
+        );
+        return Err(ApiError::field(path, message));
+    }
+    Ok(texts)
+}
+
 /// A limit of tokens: -1 is none, as several clients write it.
 pub(crate) fn limit(value: Option<i64>, name: &str) -> Result<Option<usize>, ApiError> {
     match value {
@@ -173,6 +199,9 @@ mod tests {
         assert!(error.message.ends_with("expected a number"), "{}", error.message);
         let error = wanted(json!({"audio": {"voice": "x"}})).expect_err("refused");
         assert_eq!(error.message, "`audio`: is not supported; ask for text");
+        let error = wanted(json!({"max_tokens": u64::MAX})).expect_err("more than any limit");
+        assert_eq!(error.message, format!("`max_tokens`: `{}` is out of range", u64::MAX));
         assert!(object(b"[1]").is_err() && object(b"{").is_err());
+        assert!(object(b"").is_err_and(|error| error.message.contains("empty")));
     }
 }

@@ -1,6 +1,6 @@
 //! The answers to one request, as they come.
 
-use crate::app::App;
+use crate::app::{App, cut_off};
 use crate::ask::Ask;
 use crate::choice::{Choice, Cut, Logprob, Part};
 use crate::error::ApiError;
@@ -12,7 +12,10 @@ use onebit_engine::{FinishReason, Usage};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::{OwnedSemaphorePermit, watch};
+
+/// Why a request ends that is no fault of its own.
+const SHUTTING_DOWN: &str = "the request was cut off: the server is shutting down";
 
 /// What happens on the way to the answers.
 #[derive(Debug, Clone, PartialEq)]
@@ -99,6 +102,8 @@ pub(crate) struct Generation {
     clock: Clock,
     log: Log,
     over: bool,
+    /// Becomes true when the server ends before the answers do.
+    cut: watch::Receiver<bool>,
     _place: OwnedSemaphorePermit,
 }
 
@@ -138,6 +143,7 @@ impl Generation {
         Ok(Self {
             job,
             app: Arc::clone(app),
+            cut: app.cut.subscribe(),
             model: Arc::clone(model),
             ended: vec![false; choices.len()],
             open: choices.len(),
@@ -164,7 +170,14 @@ impl Generation {
             if self.over {
                 return None;
             }
-            match self.job.next().await {
+            let told = tokio::select! {
+                told = self.job.next() => told,
+                () = cut_off(&mut self.cut) => {
+                    self.fail(ApiError::unavailable(SHUTTING_DOWN));
+                    continue;
+                }
+            };
+            match told {
                 Some((begun, progress)) => self.take(progress, begun),
                 None => {
                     let reason = self.model.host.broken().unwrap_or_else(|| "the engine has stopped".to_owned());
@@ -210,7 +223,7 @@ impl Generation {
         self.totals.reasoning_tokens += usage.reasoning_tokens;
         if !self.ended[choice] {
             if reason == FinishReason::Cancelled {
-                self.fail(ApiError::unavailable("the request was cancelled: the server is shutting down"));
+                self.fail(ApiError::unavailable(SHUTTING_DOWN));
                 return;
             }
             self.end(choice, reason);

@@ -2,7 +2,7 @@
 
 use crate::error::{ApiError, Dialect};
 use axum::extract::{Request, State};
-use axum::http::header::{AUTHORIZATION, HOST, ORIGIN};
+use axum::http::header::{AUTHORIZATION, CONTENT_LENGTH, HOST, ORIGIN};
 use axum::http::{HeaderMap, Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
@@ -94,13 +94,30 @@ pub(crate) async fn errors(request: Request, next: Next) -> Response {
     let mut response = next.run(request).await;
     let status = response.status();
     let error = match response.extensions_mut().remove::<ApiError>() {
-        Some(error) => error,
+        Some(error) => ApiError { message: shortened(error.message), ..error },
         // What the library refuses before a handler sees it, such as a name in a path that is no text.
         None if status.is_client_error() => ApiError::new(status, "the request is malformed"),
         None => return response,
     };
     tracing::info!(%method, path, status = error.status.as_u16(), error = error.message, "refused");
-    error.respond(Dialect::of_path(&path))
+    // The head stays as the layers inside have made it: without their words about origins a page cannot read what was
+    // wrong.
+    let (mut head, told) = (response.into_parts().0, error.respond(Dialect::of_path(&path)));
+    head.headers.remove(CONTENT_LENGTH);
+    head.headers.extend(told.headers().clone());
+    Response::from_parts(head, told.into_body())
+}
+
+/// A sentence that repeats what a client has sent, without the middle of what nobody reads: neither log nor answer
+/// grows with the request.
+fn shortened(message: String) -> String {
+    const ENDS: usize = 1000;
+    let head = message.char_indices().nth(ENDS).map(|(at, _)| at);
+    let tail = message.char_indices().nth_back(ENDS).map(|(at, _)| at);
+    match (head, tail) {
+        (Some(head), Some(tail)) if head < tail => format!("{} ... {}", &message[..head], &message[tail..]),
+        _ => message,
+    }
 }
 
 /// The answer to every other path.
@@ -146,6 +163,14 @@ mod tests {
         assert!(guard.check("/health", &HeaderMap::new()).is_ok());
         // A page that holds a key is no stranger.
         assert_eq!(ask(&guard, &[("x-api-key", "de"), ("origin", "https://evil.example")]), None);
+    }
+
+    #[test]
+    fn long_sentences_keep_their_ends() {
+        let long = format!("the role `{}` is none", "é".repeat(1_000_000));
+        let short = shortened(long);
+        assert!(short.starts_with("the role `é") && short.ends_with("é` is none") && short.chars().count() < 2100);
+        assert_eq!(shortened("é".repeat(1500)), "é".repeat(1500));
     }
 
     #[test]

@@ -144,13 +144,17 @@ impl Ready {
     }
 }
 
+/// Bytes of the longest form that is compiled. The compiler's own limits refuse longer ones as well, after minutes.
+const LARGEST_FORM: usize = 1 << 20;
+
 /// A model that is ready to answer.
 pub(crate) struct Model {
     pub(crate) name: String,
     pub(crate) text: ModelText,
     pub(crate) host: Host,
     pub(crate) context: usize,
-    vocab: usize,
+    /// Logits that there are.
+    pub(crate) vocab: usize,
     /// Made when the first constraint is asked for: it takes a second for a large vocabulary.
     constraints: OnceLock<Result<ConstraintFactory, String>>,
 }
@@ -168,6 +172,14 @@ impl Model {
 
     /// Makes a grammar into a constraint. Takes long: not for an async thread.
     pub(crate) fn constraint(&self, grammar: &Grammar) -> Result<TokenConstraint, ApiError> {
+        let bytes = match grammar {
+            Grammar::JsonObject => 0,
+            Grammar::JsonSchema(text) | Grammar::Regex(text) | Grammar::Lark(text) => text.len(),
+        };
+        if bytes > LARGEST_FORM {
+            let message = format!("the form has {bytes} bytes, and at most {LARGEST_FORM} can be kept");
+            return Err(ApiError::bad(message));
+        }
         let make = || ConstraintFactory::new(&self.text.tokenizer, self.vocab).map_err(|e| e.to_string());
         let factory = self.constraints.get_or_init(make).as_ref().map_err(ApiError::internal)?;
         let mut constraint = factory.compile(grammar)?;

@@ -62,6 +62,10 @@ pub(crate) fn prepare(model: &Model, ask: Ask, default: Wish) -> Result<Prepared
         one_call = chat.tools.one_call;
     }
     let constraint = constraint(model, &ask, thinking.as_ref())?;
+    if let Some(unknown) = ask.stop_tokens.iter().find(|id| **id as usize >= model.vocab) {
+        let message = format!("there is no token {unknown}; the last is {}", model.vocab.saturating_sub(1));
+        return Err(ApiError::field("stop_token_ids", message));
+    }
     let mut eos = if ask.ignore_eos { Vec::new() } else { model.text.eos.clone() };
     eos.extend(&ask.stop_tokens);
     let request = Request {

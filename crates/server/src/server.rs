@@ -13,7 +13,7 @@ use axum::{Router, response::Response};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{Semaphore, mpsc, watch};
 use tower_http::cors::{Any, CorsLayer};
 
 /// How the server behaves.
@@ -73,6 +73,9 @@ impl Default for ServerOptions {
 
 /// How long a streamed response waits for its first event.
 const PATIENCE: Duration = Duration::from_secs(1);
+
+/// How long the clients of requests that are cut off have to read that.
+const FAREWELL: Duration = Duration::from_secs(1);
 
 /// Threads for connections and templates. The engine has its own.
 const WORKERS: usize = 2;
@@ -173,6 +176,7 @@ impl Server {
             },
             started: id::unix_time(),
             draining: AtomicBool::new(false),
+            cut: watch::Sender::new(false),
             places: Arc::new(Semaphore::new(options.max_requests)),
             large: Arc::new(Semaphore::new(1)),
         };
@@ -216,10 +220,10 @@ impl Server {
         let router = self.router();
         let result = runtime.block_on(async move {
             let listener = tokio::net::TcpListener::from_std(listener)?;
-            let (draining, drained) = (Arc::new(tokio::sync::Notify::new()), app);
+            let (draining, drained) = (Arc::new(tokio::sync::Notify::new()), Arc::clone(&app));
             let begun = Arc::clone(&draining);
             let (late, mut hurry) = mpsc::channel::<()>(1);
-            let serving = connections::serve(listener, router, idle, async move {
+            let mut serving = std::pin::pin!(connections::serve(listener, router, idle, async move {
                 stop.recv().await;
                 drained.draining.store(true, Ordering::Relaxed);
                 tracing::info!("no new connections; waiting for requests under way");
@@ -228,7 +232,7 @@ impl Server {
                     stop.recv().await;
                     drop(late);
                 });
-            });
+            }));
             let deadline = async {
                 draining.notified().await;
                 tokio::select! {
@@ -237,8 +241,13 @@ impl Server {
                 }
             };
             tokio::select! {
-                () = serving => {}
-                () = deadline => tracing::warn!("requests under way were cut off"),
+                () = &mut serving => {}
+                () = deadline => {
+                    tracing::warn!("requests under way are cut off");
+                    app.cut.send_replace(true);
+                    // Running out of time is the case of clients that do not read.
+                    let _ = tokio::time::timeout(FAREWELL, serving).await;
+                }
             }
             Ok(())
         });

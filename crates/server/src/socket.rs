@@ -1,8 +1,8 @@
 //! A socket that tells when the other side has gone, also where the HTTP library no longer looks.
 //!
-//! The library notices that a client leaves by reading on while an answer is made. It does not read on where it already has
-//! bytes behind the request, be they no more than a line break, and the work would go on for nobody. What a client sends
-//! beyond that, and so stays unread, hides its end here as well.
+//! The library notices that a client leaves by reading on while an answer is made. It does not read on where it already
+//! has bytes behind the request, be they no more than a line break, and the work would go on for nobody. What a client
+//! sends beyond that, and so stays unread, hides its end here as well.
 
 use std::io::{Error, ErrorKind, IoSlice, Result};
 use std::pin::Pin;
@@ -42,8 +42,8 @@ impl AsyncWrite for Socket {
         self.0.is_write_vectored()
     }
 
-    /// The library calls this whenever it has nothing to write, and so while it waits for an answer: the place to look whether
-    /// anybody waits with it. A look also has this task woken when the client leaves.
+    /// The library calls this whenever it has nothing to write, and so while it waits for an answer: the place to look
+    /// whether anybody waits with it. A look also has this task woken when the client leaves.
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
         let mut inner = self.inner();
         ready!(inner.as_mut().poll_flush(context))?;

@@ -16,14 +16,15 @@ use std::sync::Arc;
 
 /// `POST /tokenize`: ids of `content` or `prompt`, or of `messages` as the template writes them.
 pub(crate) async fn tokenize(State(app): State<Arc<App>>, body: Sent) -> Result<Json<Value>, ApiError> {
-    let object = fields::object(&body)?;
+    let bytes = body.len();
+    let object = body.object()?;
     let model = app.catalog.get(fields::maybe_text(&object, "model", "")?).await?;
     let context = model.context;
     let shared = Arc::clone(&model);
     let default = app.options.thinking;
     let pieces = fields::maybe_flag(&object, "with_pieces", "")? == Some(true);
     let strings = fields::maybe_flag(&object, "return_token_strs", "")? == Some(true);
-    let tokens = app.prepare(body.len(), move || encode(&shared, &object, default)).await?;
+    let tokens = app.prepare(bytes, move || encode(&shared, &object, default)).await?;
     let text = |id: &u32| model.text.tokenizer.decode(&[*id]);
     let ids: Value = if pieces {
         tokens.iter().map(|id| json!({"id": id, "piece": piece(&model, *id)})).collect()
@@ -69,7 +70,7 @@ fn encode(model: &SharedModel, object: &Value, default: Wish) -> Result<Vec<u32>
 
 /// `POST /detokenize`.
 pub(crate) async fn detokenize(State(app): State<Arc<App>>, body: Sent) -> Result<Json<Value>, ApiError> {
-    let object = fields::object(&body)?;
+    let object = body.object()?;
     let model = app.catalog.get(fields::maybe_text(&object, "model", "")?).await?;
     let ids = object["tokens"].as_array().ok_or_else(|| ApiError::field("tokens", "expected a list of token ids"))?;
     let ids: Option<Vec<u32>> = ids.iter().map(|id| id.as_u64().and_then(|id| u32::try_from(id).ok())).collect();
@@ -84,10 +85,11 @@ pub(crate) async fn detokenize(State(app): State<Arc<App>>, body: Sent) -> Resul
 
 /// `POST /apply-template`: the prompt as the model reads it.
 pub(crate) async fn apply_template(State(app): State<Arc<App>>, body: Sent) -> Result<Json<Value>, ApiError> {
-    let object = fields::object(&body)?;
+    let bytes = body.len();
+    let object = body.object()?;
     let model = app.catalog.get(fields::maybe_text(&object, "model", "")?).await?;
     let (chat, wish) = conversation_only(&object)?;
     let wish = wish.or(app.options.thinking);
-    let prompt = app.prepare(body.len(), move || prompt_text(&model, &chat, wish)).await?;
+    let prompt = app.prepare(bytes, move || prompt_text(&model, &chat, wish)).await?;
     Ok(Json(json!({"prompt": prompt})))
 }

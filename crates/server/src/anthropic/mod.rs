@@ -8,7 +8,6 @@ use crate::ask::Ask;
 use crate::body::Sent;
 use crate::collect::collect;
 use crate::error::ApiError;
-use crate::fields;
 use crate::generation::Generation;
 use crate::prepare::prompt_tokens;
 use crate::stream::respond;
@@ -20,7 +19,7 @@ use std::sync::Arc;
 
 /// `POST /v1/messages`.
 pub(crate) async fn messages(State(app): State<Arc<App>>, body: Sent) -> Result<Response, ApiError> {
-    let request = request::read(&fields::object(&body)?)?;
+    let request = request::read(&body.object()?)?;
     let model = app.catalog.get(request.model.as_deref()).await?;
     let name = model.name.clone();
     let (stream, show_reasoning) = (request.stream, request.show_reasoning);
@@ -36,7 +35,7 @@ pub(crate) async fn messages(State(app): State<Arc<App>>, body: Sent) -> Result<
 
 /// `POST /v1/messages/count_tokens`.
 pub(crate) async fn count_tokens(State(app): State<Arc<App>>, body: Sent) -> Result<Json<Value>, ApiError> {
-    let request = request::read(&fields::object(&body)?)?;
+    let request = request::read(&body.object()?)?;
     let model = app.catalog.get(request.model.as_deref()).await?;
     let Ask { prompt, thinking: wish, .. } = request.asked_of(&model);
     let tokens = app.prepare(prompt.text_bytes(), move || prompt_tokens(&model, &prompt, wish)).await?;

@@ -23,7 +23,8 @@ pub(super) struct Request {
 }
 
 impl Request {
-    /// What is asked of this model. One that does not reason adapts by not reasoning: coding agents leave it to every model.
+    /// What is asked of this model. One that does not reason adapts by not reasoning: coding agents leave it to every
+    /// model.
     pub(super) fn asked_of(self, model: &Model) -> Ask {
         let reasons = model.text.template.as_ref().is_none_or(|template| template.think_markers().is_some());
         let thinking = if self.adaptive && !reasons { Wish::OFF } else { self.ask.thinking };
@@ -77,10 +78,7 @@ pub(super) fn read(object: &Value) -> Result<Request, ApiError> {
         let message = "an answer that has begun cannot be combined with `thinking`; end with a user message";
         return Err(ApiError::field("messages", message));
     }
-    let stop = fields.stop_sequences.unwrap_or_default();
-    if stop.iter().any(String::is_empty) {
-        return Err(ApiError::field("stop_sequences", "one of the texts is empty: leave it out"));
-    }
+    let stop = fields::stops(fields.stop_sequences.unwrap_or_default(), "stop_sequences")?;
     let config = fields.output_config.as_ref();
     let format = fields.output_format.as_ref().or(config.and_then(|c| c.format.as_ref()));
     let hidden = fields.thinking.as_ref().is_some_and(|t| t.display.as_deref() == Some("omitted"));

@@ -62,7 +62,7 @@ fn one(value: &Value) -> bool {
 /// The handler.
 pub(crate) async fn handle(State(app): State<Arc<App>>, body: Sent) -> Result<Response, ApiError> {
     let started = Instant::now();
-    let object = fields::object(&body)?;
+    let object = body.object()?;
     let fields: Fields = fields::read(&object, &[])?;
     fields::read::<Value>(&object["options"], &REFUSED_OPTIONS)?;
     let model = app.catalog.get(fields.model.as_deref()).await?;
@@ -74,6 +74,7 @@ pub(crate) async fn handle(State(app): State<Arc<App>>, body: Sent) -> Result<Re
         return Ok(Json(joined(head, done)).into_response());
     }
     let ask = ask(&object, &fields, &model)?;
+    drop(object);
     let lines = Lines {
         head: head(&fields.model, &model),
         started,
@@ -111,7 +112,9 @@ fn ask(object: &Value, fields: &Fields, model: &Model) -> Result<Ask, ApiError> 
         return Err(ApiError::field("options.num_ctx", message));
     }
     let logprobs = match (fields.logprobs == Some(true), fields.top_logprobs) {
-        (true, top) => Some(usize::try_from(top.unwrap_or(0)).unwrap_or(usize::MAX)),
+        (true, None) => Some(0),
+        (true, Some(n @ 0..=20)) => Some(n as usize),
+        (true, Some(n)) => return Err(ApiError::field("top_logprobs", format!("must be from 0 to 20, got {n}"))),
         (false, None | Some(0)) => None,
         (false, Some(_)) => return Err(ApiError::field("top_logprobs", "needs `logprobs` to be true")),
     };
@@ -129,14 +132,13 @@ fn ask(object: &Value, fields: &Fields, model: &Model) -> Result<Ask, ApiError> 
             repetition_penalty: options.repeat_penalty,
             presence_penalty: options.presence_penalty,
             frequency_penalty: options.frequency_penalty,
-            // 0 looks at no token: without effect.
-            penalty_window: options.repeat_last_n.filter(|n| *n != 0),
+            penalty_window: options.repeat_last_n,
             logit_bias: Vec::new(),
             seed: options.seed,
         },
         // -2 fills the context.
         max_tokens: fields::limit(options.num_predict.filter(|n| *n != -2), "options.num_predict")?,
-        stop: fields::texts(options.stop.as_ref(), "options.stop")?,
+        stop: fields::stops(fields::texts(options.stop.as_ref(), "options.stop")?, "options.stop")?,
         logprobs,
         thinking: think(&object["think"])?,
         format: format(&object["format"])?,

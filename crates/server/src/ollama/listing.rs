@@ -30,7 +30,7 @@ pub(crate) async fn ps(State(app): State<Arc<App>>) -> Json<Value> {
 
 /// One model. It is loaded for this: what it can do stands in its template.
 pub(crate) async fn show(State(app): State<Arc<App>>, body: Sent) -> Result<Json<Value>, ApiError> {
-    let object = fields::object(&body)?;
+    let object = body.object()?;
     // The older field is `name`.
     let asked = match fields::maybe_text(&object, "model", "")? {
         None => fields::maybe_text(&object, "name", "")?,

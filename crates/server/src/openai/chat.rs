@@ -60,8 +60,10 @@ pub(super) struct Wanted {
 
 /// The handler.
 pub(crate) async fn handle(State(app): State<Arc<App>>, body: Sent) -> Result<Response, ApiError> {
-    let object = fields::object(&body)?;
+    let object = body.object()?;
     let (ask, wanted, common) = read(&object)?;
+    // Of what has no meaning here there may be much, and the answer may take long.
+    drop(object);
     let model = app.catalog.get(common.model.as_deref()).await?;
     let name = model.name.clone();
     let generation = Generation::start(&app, &model, ask).await?;
@@ -112,10 +114,18 @@ fn conversation(object: &Value, fields: &Fields, reasoning: &Reasoning) -> Resul
         return Err(ApiError::field("add_generation_prompt", message));
     }
     let given = |key: &str| object.get(key).filter(|v| !v.is_null());
-    let old = given("functions");
+    let asks = |key: &str| given(key).is_some_and(|v| !fields::empty(v) && v != "auto" && v != "none");
+    let old = given("functions").filter(|list| !fields::empty(list));
+    let (choice_of_old, list, choice) = (given("function_call"), given("tools"), given("tool_choice"));
     let tools = match old {
-        Some(list) => tools::functions(list, given("function_call"))?,
-        None => tools::tools(given("tools"), given("tool_choice"), fields.parallel_tool_calls, tools::Groups::Unknown)?,
+        Some(_) if asks("tools") || asks("tool_choice") => {
+            return Err(ApiError::field("functions", "is the older form of `tools`: send one of them"));
+        }
+        Some(list) => tools::functions(list, choice_of_old)?,
+        None if asks("function_call") => {
+            return Err(ApiError::field("function_call", "needs `functions`; with `tools` it is `tool_choice`"));
+        }
+        None => tools::tools(list, choice, fields.parallel_tool_calls, tools::Groups::Unknown)?,
     };
     let messages = messages::messages(&object["messages"], "messages")?;
     if prefill && messages.last().is_none_or(|last| last.role != Role::Assistant) {

@@ -83,11 +83,7 @@ impl Common {
     }
 
     pub(crate) fn stop(&self) -> Result<Vec<String>, ApiError> {
-        let stop = fields::texts(self.stop.as_ref(), "stop")?;
-        match stop.iter().position(String::is_empty) {
-            Some(index) => Err(ApiError::field("stop", format!("text {index} is empty: leave it out"))),
-            None => Ok(stop),
-        }
+        fields::stops(fields::texts(self.stop.as_ref(), "stop")?, "stop")
     }
 
     pub(crate) fn streams(&self) -> bool {

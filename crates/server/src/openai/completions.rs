@@ -42,7 +42,7 @@ const MOST_ANSWERS: usize = 1024;
 
 /// The handler.
 pub(crate) async fn handle(State(app): State<Arc<App>>, body: Sent) -> Result<Response, ApiError> {
-    let object = fields::object(&body)?;
+    let object = body.object()?;
     let common: Common = fields::read(&object, &common::REFUSED)?;
     let fields: Fields = fields::read(&object, &REFUSED)?;
     let prompts = prompts(&object["prompt"])?;
@@ -80,6 +80,7 @@ pub(crate) async fn handle(State(app): State<Arc<App>>, body: Sent) -> Result<Re
         format: format::format(object.get("response_format"), |field| object.get(field).cloned())?,
         truncate,
     };
+    drop(object);
     let mut generations = Vec::with_capacity(prompts.len());
     let mut echoes = Vec::new();
     for prompt in prompts {

@@ -75,37 +75,59 @@ pub(crate) fn schema(value: &Value, field: &str) -> Result<Grammar, ApiError> {
     }
 }
 
+/// vLLM's object: one of its entries is the form.
 fn structured(value: &Value) -> Result<Option<Grammar>, ApiError> {
     const FIELD: &str = "structured_outputs";
-    let given = |key: &str| value.get(key).filter(|v| !v.is_null());
-    if let Some(json) = given("json") {
-        return schema(json, FIELD).map(Some);
+    const FORMS: [&str; 5] = ["json", "regex", "choice", "grammar", "json_object"];
+    // `json_object: false` asks for nothing.
+    let asks = |form: &&str| value.get(*form).is_some_and(|v| !v.is_null() && (*form != "json_object" || *v != false));
+    let mut asked = FORMS.into_iter().filter(asks);
+    let Some(form) = asked.next() else {
+        return match value.as_object().is_some_and(|fields| fields.values().all(Value::is_null)) {
+            true => Ok(None),
+            false => Err(ApiError::field(FIELD, "must hold json, regex, choice, grammar or json_object")),
+        };
+    };
+    if let Some(second) = asked.next() {
+        return Err(ApiError::field(
+            FIELD,
+            format!("only one form can be asked for, and there are {form} and {second}"),
+        ));
     }
-    if let Some(regex) = given("regex") {
-        return whole_text(regex, FIELD).map(|regex| Some(Grammar::Regex(regex)));
+    let given = &value[form];
+    match form {
+        "json" => schema(given, FIELD),
+        "regex" => whole_text(given, FIELD).map(Grammar::Regex),
+        "choice" => choice(given, FIELD),
+        "grammar" => lark(&whole_text(given, FIELD)?, FIELD),
+        _ if *given == true => Ok(Grammar::JsonObject),
+        _ => Err(ApiError::field(FIELD, format!("`json_object` is true or absent, got {}", kind(given)))),
     }
-    if let Some(list) = given("choice") {
-        return choice(list, FIELD).map(Some);
-    }
-    if let Some(grammar) = given("grammar") {
-        return lark(&whole_text(grammar, FIELD)?, FIELD).map(Some);
-    }
-    if given("json_object").and_then(Value::as_bool) == Some(true) {
-        return Ok(Some(Grammar::JsonObject));
-    }
-    match value.as_object().is_some_and(|fields| fields.values().all(Value::is_null)) {
-        true => Ok(None),
-        false => Err(ApiError::field(FIELD, "must hold json, regex, choice, grammar or json_object")),
+    .map(Some)
+}
+
+/// One of these texts. As a regular expression, since a grammar with thousands of alternatives goes beyond its parser.
+fn choice(value: &Value, field: &str) -> Result<Grammar, ApiError> {
+    let words: Option<Vec<String>> =
+        value.as_array().and_then(|list| list.iter().map(|v| v.as_str().map(verbatim)).collect());
+    match words {
+        Some(words) if !words.is_empty() => Ok(Grammar::Regex(words.join("|"))),
+        _ => Err(ApiError::field(field, "expected a list of texts to choose from")),
     }
 }
 
-fn choice(value: &Value, field: &str) -> Result<Grammar, ApiError> {
-    let words: Option<Vec<String>> =
-        value.as_array().and_then(|list| list.iter().map(|v| v.as_str().map(|w| Value::from(w).to_string())).collect());
-    match words {
-        Some(words) if !words.is_empty() => Ok(Grammar::Lark(format!("start: {}\n", words.join(" | ")))),
-        _ => Err(ApiError::field(field, "expected a list of texts to choose from")),
+/// A regular expression of this text alone.
+fn verbatim(text: &str) -> String {
+    let mut regex = String::with_capacity(text.len());
+    for letter in text.chars() {
+        match letter {
+            '\n' => regex.push_str("\\n"),
+            '\r' => regex.push_str("\\r"),
+            _ if "\\.+*?()|[]{}^$#&-~".contains(letter) => regex.extend(['\\', letter]),
+            _ => regex.push(letter),
+        }
     }
+    regex
 }
 
 fn lark(text: &str, field: &str) -> Result<Grammar, ApiError> {
@@ -145,11 +167,13 @@ mod tests {
             as_schema
         );
         assert_eq!(
-            read(Value::Null, json!({"guided_choice": ["a", "b\""]})),
-            Ok(Some(Grammar::Lark("start: \"a\" | \"b\\\"\"\n".into())))
+            read(Value::Null, json!({"guided_choice": ["a.b", "c\"\n/"]})),
+            Ok(Some(Grammar::Regex("a\\.b|c\"\\n/".into())))
         );
         assert_eq!(read(json!({"type": "regex", "pattern": "a+"}), json!({})), Ok(Some(Grammar::Regex("a+".into()))));
         assert_eq!(read(Value::Null, json!({"grammar": null})), Ok(None));
+        let one_of_two = json!({"structured_outputs": {"regex": "a+", "json_object": false}});
+        assert_eq!(read(Value::Null, one_of_two), Ok(Some(Grammar::Regex("a+".into()))));
     }
 
     #[test]
@@ -162,6 +186,9 @@ mod tests {
             (object.clone(), json!({"guided_regex": "a"})),
             (Value::Null, json!({"grammar": "root ::= \"a\""})),
             (Value::Null, json!({"structured_outputs": {"yaml": true}})),
+            (Value::Null, json!({"structured_outputs": {"regex": "a", "choice": ["a"]}})),
+            (Value::Null, json!({"structured_outputs": {"json_object": "yes"}})),
+            (Value::Null, json!({"structured_outputs": {"regex": false}})),
             (Value::Null, json!({"guided_choice": []})),
         ] {
             assert!(read(response_format.clone(), others.clone()).is_err(), "{response_format} {others}");

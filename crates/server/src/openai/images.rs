@@ -1,6 +1,6 @@
 //! `POST /v1/images/generations`: pictures from text.
 
-use crate::app::App;
+use crate::app::{App, cut_off};
 use crate::body::Sent;
 use crate::error::{ApiError, Dialect};
 use crate::fields::{self, Refusal};
@@ -21,7 +21,7 @@ use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::{OwnedSemaphorePermit, watch};
 
 #[derive(Debug, Default, Deserialize)]
 struct Fields {
@@ -86,8 +86,9 @@ const MOST: i64 = 10;
 
 /// The handler.
 pub(crate) async fn generate(State(app): State<Arc<App>>, body: Sent) -> Result<Response, ApiError> {
-    let object = fields::object(&body)?;
+    let object = body.object()?;
     let fields: Fields = fields::read(&object, &REFUSED)?;
+    drop(object);
     let prompt = fields.prompt.clone().filter(|prompt| !prompt.trim().is_empty());
     let prompt = prompt.ok_or_else(|| ApiError::field("prompt", "is missing: say what the picture should show"))?;
     let count = match fields.n.unwrap_or(1) {
@@ -162,7 +163,7 @@ impl From<PictureError> for ApiError {
     fn from(error: PictureError) -> Self {
         match error {
             PictureError::Order { field, message } => ApiError::field(field, message),
-            PictureError::Cancelled => ApiError::internal("the picture was cancelled by the server"),
+            PictureError::Cancelled => ApiError::unavailable("the picture was cut off: the server is shutting down"),
             PictureError::NoRoom(message) => ApiError::unavailable(message),
             PictureError::Failed(message) => ApiError::internal(message),
         }
@@ -175,6 +176,8 @@ struct Gallery {
     order: PictureOrder,
     done: u64,
     created: u64,
+    /// Becomes true when the server ends before the pictures are done.
+    cut: watch::Receiver<bool>,
 }
 
 /// What happened to one of them.
@@ -189,14 +192,18 @@ impl Gallery {
         let places: Vec<_> = (0..count).map(|_| app.place()).collect::<Result<_, ApiError>>()?;
         let jobs = orders.zip(places).map(|(order, place)| Ok((painter.submit(order)?, place)));
         let jobs = jobs.collect::<Result<_, String>>().map_err(ApiError::internal)?;
-        Ok(Self { jobs, order: order.clone(), done: 0, created: id::unix_time() })
+        Ok(Self { jobs, order: order.clone(), done: 0, created: id::unix_time(), cut: app.cut.subscribe() })
     }
 
     /// What happens next; nothing follows a failure or the last picture.
     async fn next(&mut self) -> Option<Happening> {
         let index = self.done;
         let (job, _) = self.jobs.front_mut()?;
-        let event = job.next().await.unwrap_or_else(|| PictureEvent::Failed(PictureError::Failed(ENDED.to_owned())));
+        let told = tokio::select! {
+            told = job.next() => told,
+            () = cut_off(&mut self.cut) => Some(PictureEvent::Failed(PictureError::Cancelled)),
+        };
+        let event = told.unwrap_or_else(|| PictureEvent::Failed(PictureError::Failed(ENDED.to_owned())));
         match &event {
             PictureEvent::Stage(_) => {}
             PictureEvent::Done(_) => {

@@ -53,7 +53,7 @@ fn one(value: &Value) -> bool {
 
 /// The handler.
 pub(crate) async fn handle(State(app): State<Arc<App>>, body: Sent) -> Result<Response, ApiError> {
-    let object = fields::object(&body)?;
+    let object = body.object()?;
     let common: Common = fields::read(&object, &common::REFUSED)?;
     let fields: Fields = fields::read(&object, &REFUSED)?;
     let logprobs = logprobs(&fields)?;
@@ -83,6 +83,7 @@ pub(crate) async fn handle(State(app): State<Arc<App>>, body: Sent) -> Result<Re
     };
     let model = app.catalog.get(common.model.as_deref()).await?;
     let echo = Echo::new(&object, &model.name, logprobs.is_some());
+    drop(object);
     let generation = Generation::start(&app, &model, ask).await?;
     if common.streams() {
         return stream::respond(&app, generation, Events::new(echo)).await;
@@ -94,7 +95,7 @@ pub(crate) async fn handle(State(app): State<Arc<App>>, body: Sent) -> Result<Re
 
 /// `POST /v1/responses/input_tokens`: the tokens of a request that is not run.
 pub(crate) async fn count(State(app): State<Arc<App>>, body: Sent) -> Result<Json<Value>, ApiError> {
-    let object = fields::object(&body)?;
+    let object = body.object()?;
     let common: Common = fields::read(&object, &common::REFUSED)?;
     let fields: Fields = fields::read(&object, &REFUSED)?;
     let (chat, wish) = conversation(&object, &fields)?;

@@ -233,6 +233,18 @@ fn bodies_that_are_hardly_text() {
         assert_eq!(reply.status, 400, "{shown}");
         is_fair(&reply, &shown);
     }
+    let compressed = site.post_raw("/v1/chat/completions", "\u{1f}\u{8b}", &[("content-encoding", "gzip")]);
+    assert!(
+        compressed.status == 415 && compressed.json["error"]["message"].as_str().is_some_and(|m| m.contains("gzip"))
+    );
+    // What is repeated of a request is short, whatever was sent.
+    for body in
+        [with_message(json!({"model": "x".repeat(1 << 20)})), json!({"messages": [{"role": "x".repeat(1 << 20)}]})]
+    {
+        let reply = site.post("/v1/chat/completions", &body);
+        let message = reply.json["error"]["message"].as_str().expect("a sentence");
+        assert!(matches!(reply.status, 400 | 404) && message.len() < 3000, "{} bytes", message.len());
+    }
     assert_eq!(site.chat(json!({})).status, 200);
 }
 
@@ -265,6 +277,7 @@ fn forms_that_nobody_could_keep() {
         ("no start", lark("a: \"b\"\n".into())),
         ("no grammar", lark("\u{0}😀".into())),
         ("a nested schema in a rule", lark(format!("start: %json {{\"a\": {}\n", "[".repeat(100_000)))),
+        ("a megabyte", regex("a|".repeat(600_000))),
         ("an import", lark("%import nothing.of.the.kind\nstart: \"a\"\n".into())),
     ];
     for (what, format) in refused {
@@ -299,9 +312,17 @@ fn forms_that_nobody_could_keep() {
 #[test]
 fn stops_and_biases_beyond_measure() {
     let site = site();
-    let many: Vec<String> = (0..10_000).map(|n| format!("stop {n}")).collect();
-    is_fair(&site.chat(json!({"stop": many})), "10,000 stops");
-    is_fair(&site.chat(json!({"stop": ["x".repeat(1_000_000)]})), "a stop of a megabyte");
+    // Every answer looks for all of them behind each of its tokens.
+    let stops = |count: usize| -> Vec<String> { (0..count).map(|n| format!("stop {n}")).collect() };
+    assert_eq!(site.chat(json!({"stop": stops(256), "n": 128})).status, 200);
+    let (many, long) = (json!(stops(257)), json!(["x".repeat(1 << 20)]));
+    for stop in [&many, &long] {
+        let reply = site.chat(json!({"stop": stop}));
+        assert_eq!((reply.status, &reply.json["error"]["param"]), (400, &json!("stop")));
+        let claude = site.post("/v1/messages", &with_message(json!({"stop_sequences": stop})));
+        let ollama = site.post("/api/chat", &with_message(json!({"options": {"stop": stop}})));
+        assert_eq!((claude.status, ollama.status), (400, 400));
+    }
     is_fair(&site.chat(json!({"stop": ["😀", "👨‍👩‍👧", "\u{0}", "\u{feff}"]})), "stops in emoji");
     let all: Value = (0..320).map(|id| (id.to_string(), json!(1))).collect();
     assert_eq!(site.chat(json!({"logit_bias": all})).status, 200);
@@ -310,7 +331,8 @@ fn stops_and_biases_beyond_measure() {
         assert_eq!((reply.status, &reply.json["error"]["param"]), (400, &json!("logit_bias")), "{bias}");
     }
     let ids: Vec<u32> = (0..100_000).collect();
-    is_fair(&site.chat(json!({"stop_token_ids": ids})), "100,000 end tokens");
+    let reply = site.chat(json!({"stop_token_ids": ids}));
+    assert_eq!((reply.status, &reply.json["error"]["param"]), (400, &json!("stop_token_ids")), "not all are tokens");
 }
 
 #[test]

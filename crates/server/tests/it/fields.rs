@@ -89,6 +89,12 @@ fn fields_that_choose_tokens_reach_the_engine() {
     assert_eq!(of(json!({"repetition_penalty": 1.2})).repetition_penalty, 1.2);
     assert_eq!(of(json!({"repeat_penalty": 1.3})).repetition_penalty, 1.3);
     assert_eq!(of(json!({"repeat_last_n": 64})).penalty_window, Some(64));
+    let blind = of(json!({"repeat_last_n": 0, "repeat_penalty": 1.3, "presence_penalty": 1}));
+    assert_eq!(
+        (blind.repetition_penalty, blind.presence_penalty),
+        (1.0, 0.0),
+        "who looks at nothing penalises nothing"
+    );
     assert_eq!(of(json!({"seed": 42})).seed, Some(42));
     assert_eq!(of(json!({"logit_bias": {"97": 5, "98": -100}})).logit_bias, [(97, 5.0), (98, -100.0)]);
 }
@@ -157,6 +163,8 @@ fn values_out_of_range_are_named() {
         (json!({"logit_bias": {"x": 1}}), "logit_bias"),
         (json!({"logit_bias": {"97": 200}}), "logit_bias"),
         (json!({"seed": "x"}), "seed"),
+        (json!({"repeat_last_n": -2}), "repeat_last_n"),
+        (json!({"stop_token_ids": [320]}), "stop_token_ids"),
         (json!({"stream": "yes"}), "stream"),
         (json!({"stream_options": 1}), "stream_options"),
         (json!({"reasoning_effort": "lots"}), "reasoning_effort"),

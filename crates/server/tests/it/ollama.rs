@@ -40,12 +40,19 @@ fn options_reach_the_engine() {
     assert_eq!((s.temperature, s.top_k, s.top_p, s.min_p, s.repetition_penalty), (0.5, 3, 0.4, 0.1, 1.1));
     assert_eq!((s.penalty_window, s.presence_penalty, s.frequency_penalty, s.seed), (Some(32), 0.5, 0.25, Some(5)));
     assert_eq!(request.max_tokens, Some(4));
+    let blind = json!({"repeat_penalty": 1.5, "repeat_last_n": 0});
+    site.post("/api/chat", &json!({"messages": user, "options": blind, "stream": false}));
+    assert_eq!(site.last_request().sampling.repetition_penalty, 1.0, "0 looks at no token");
     for (options, word) in
         [(json!({"num_ctx": 99999}), "num_ctx"), (json!({"mirostat": 2}), "mirostat"), (json!({"top_k": "x"}), "top_k")]
     {
         let reply = site.post("/api/chat", &json!({"messages": user, "options": options}));
         assert_eq!(reply.status, 400);
         assert!(reply.json["error"].as_str().is_some_and(|e| e.contains(word)), "{}", reply.json);
+    }
+    for top in [-1, 21] {
+        let reply = site.post("/api/chat", &json!({"messages": user, "logprobs": true, "top_logprobs": top}));
+        assert_eq!(reply.json["error"], format!("`top_logprobs`: must be from 0 to 20, got {top}"));
     }
 }
 

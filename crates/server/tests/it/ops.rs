@@ -1,8 +1,9 @@
 //! Keys, probes, several models, the end of the server.
 
+use crate::cancel::send;
 use crate::support::{Say, Setup, Site, Vocabulary, with_message};
 use serde_json::{Value, json};
-use std::io::{BufRead, Read};
+use std::io::{BufRead, Read, Write};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -85,6 +86,29 @@ fn pages_of_other_origins_are_kept_out() {
 }
 
 #[test]
+fn refusals_keep_the_head_of_their_response() {
+    let mut setup = Setup::default();
+    setup.options.origins = vec!["https://chat.example".into()];
+    let site = setup.says(&[b"x"]);
+    let head = |method: &str| {
+        let mut socket = std::net::TcpStream::connect(site.base.trim_start_matches("http://")).expect("connected");
+        let origin = "host: a\r\norigin: https://chat.example\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{}";
+        socket.write_all(format!("{method} /v1/chat/completions HTTP/1.1\r\n{origin}").as_bytes()).expect("sent");
+        let mut answer = String::new();
+        socket.read_to_string(&mut answer).expect("text");
+        answer
+    };
+    for (method, status, also) in [("POST", "400", "messages"), ("GET", "405", "allow: POST")] {
+        let answer = head(method);
+        // A page may read what was wrong with its request.
+        for part in [status, "access-control-allow-origin: https://chat.example", "server: onebit", also] {
+            assert!(answer.contains(part), "no {part:?} in {answer}");
+        }
+        assert_eq!(answer.matches("content-length").count(), 1, "{answer}");
+    }
+}
+
+#[test]
 fn large_bodies_unknown_paths_and_wrong_methods() {
     let mut setup = Setup::default();
     setup.options.max_body = 10_000;
@@ -125,6 +149,23 @@ fn several_models_are_listed_as_they_are() {
     assert_eq!((unknown.status, &unknown.json["error"]["code"]), (404, &json!("model_not_found")));
     assert_eq!(site.get("/v1/models/second").0, 200);
     assert_eq!(site.get("/health").0, 200);
+}
+
+/// A load that nobody waits for any more still takes memory: another must not begin beside it.
+#[test]
+fn a_model_is_loaded_once_though_clients_leave_meanwhile() {
+    let site = Setup { loading: Duration::from_millis(300), ..Setup::default() }.says(&[b"x"]);
+    for _ in 0..3 {
+        let socket = send(&site, "/v1/chat/completions", &with_message(json!({})));
+        let begun = Instant::now();
+        while site.loads.load(Ordering::SeqCst) == 0 {
+            assert!(begun.elapsed() < Duration::from_secs(20), "the request does not arrive");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        drop(socket);
+    }
+    assert_eq!(site.chat(json!({})).status, 200);
+    assert_eq!(site.loads.load(Ordering::SeqCst), 1);
 }
 
 #[test]
@@ -171,14 +212,34 @@ fn requests_under_way_end_before_the_server_does() {
 
 #[test]
 fn a_drain_has_a_limit() {
-    let mut setup = Setup { pace: Duration::from_millis(20), ..Setup::default() };
+    let mut setup =
+        Setup { pace: Duration::from_millis(20), pictures: Some(Duration::from_millis(300)), ..Setup::default() };
     setup.options.drain = Duration::from_millis(100);
     let site = setup.plan(Vocabulary::of(&[]), |_, _| vec![Say::Token(97); 1500]);
     let mut stream = site.open("/v1/chat/completions", &with_message(json!({"stream": true})));
     stream.read_line(&mut String::new()).expect("it begins");
+    let whole = [
+        send(&site, "/v1/chat/completions", &with_message(json!({}))),
+        send(&site, "/v1/images/generations", &json!({"prompt": "a tree", "size": "64x64"})),
+    ];
     let begun = Instant::now();
-    drop(site);
-    assert!(begun.elapsed() < Duration::from_secs(5), "the server ends though a request is under way");
+    while site.seen.lock().expect("no panic").requests.len() < 2
+        || site.painted.lock().expect("no panic").orders.is_empty()
+    {
+        assert!(begun.elapsed() < Duration::from_secs(20), "the requests do not arrive");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    site.stop.try_send(()).expect("the server listens");
+    // Those under way are told, in a stream by its last event and else by the status.
+    let mut rest = String::new();
+    stream.read_to_string(&mut rest).expect("the stream has an end");
+    assert!(rest.contains("shutting down") && rest.ends_with("data: [DONE]\n\n"), "{rest}");
+    for mut socket in whole {
+        let mut answer = String::new();
+        socket.read_to_string(&mut answer).expect("text");
+        assert!(answer.starts_with("HTTP/1.1 503 ") && answer.contains("shutting down"), "{answer}");
+    }
+    site.join();
 }
 
 #[test]

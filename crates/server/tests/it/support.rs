@@ -304,6 +304,8 @@ pub(crate) struct Setup {
     pub(crate) others: Vec<(&'static str, Option<&'static str>)>,
     /// A model for pictures, which takes so long for a step.
     pub(crate) pictures: Option<Duration>,
+    /// How long it takes to load a model.
+    pub(crate) loading: Duration,
 }
 
 impl Default for Setup {
@@ -317,6 +319,7 @@ impl Default for Setup {
             sampling: SamplingParams::default(),
             others: Vec::new(),
             pictures: None,
+            loading: Duration::ZERO,
         }
     }
 }
@@ -348,12 +351,13 @@ impl Setup {
         let loads = Arc::new(AtomicUsize::new(0));
         let plan: Arc<Plan> = Arc::new(plan);
         let gate = Arc::new(Mutex::new(()));
-        let Setup { template, options, chunk, pace, parallel, sampling, others, pictures } = self;
+        let Setup { template, options, chunk, pace, parallel, sampling, others, pictures, loading } = self;
         let vocabulary = Arc::new(vocabulary);
         let loader = {
             let (seen, gate, loads) = (Arc::clone(&seen), Arc::clone(&gate), Arc::clone(&loads));
             move || -> Result<Loaded, LoadError> {
                 loads.fetch_add(1, Ordering::SeqCst);
+                std::thread::sleep(loading);
                 let text = ModelText {
                     tokenizer: vocabulary.tokenizer(),
                     template: template.map(|t| ChatTemplate::from_source(t, "test").expect("valid Jinja")),
@@ -587,8 +591,8 @@ pub(crate) fn bytes(text: &[u8]) -> Vec<&[u8]> {
 }
 
 impl Setup {
-    /// A server that says one text. The request's seed tells where it is cut: 0 is nowhere, `n` before byte `n`, and the
-    /// text's length between all bytes. Returns the seeds of all cuts.
+    /// A server that says one text. The request's seed tells where it is cut: 0 is nowhere, `n` before byte `n`, and
+    /// the text's length between all bytes. Returns the seeds of all cuts.
     pub(crate) fn says_in_cuts(self, text: &'static str) -> (Site, std::ops::RangeInclusive<usize>) {
         let text = text.as_bytes();
         let pieces = move |seed: usize| if seed == text.len() { bytes(text) } else { cut(text, &[seed]) };

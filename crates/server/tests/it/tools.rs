@@ -161,6 +161,16 @@ fn choices() {
     let old = site.chat(json!({"functions": [{"name": "now"}]}));
     assert_eq!(old.json["choices"][0]["message"]["function_call"], json!({"name": "now", "arguments": "{}"}));
     assert_eq!(old.json["choices"][0]["finish_reason"], "function_call");
+    // Two forms at once, or half of one: neither is passed over.
+    for (fields, field) in [
+        (json!({"functions": [{"name": "now"}], "tools": offered()}), "functions"),
+        (json!({"functions": [{"name": "now"}], "tool_choice": "required"}), "functions"),
+        (json!({"function_call": {"name": "now"}}), "function_call"),
+    ] {
+        let reply = site.chat(fields);
+        assert_eq!((reply.status, &reply.json["error"]["param"]), (400, &json!(field)));
+    }
+    assert_eq!(site.chat(json!({"functions": [], "function_call": "auto", "tools": offered()})).status, 200);
     // A choice of nothing.
     for (choice, tools) in
         [(json!("required"), json!([])), (json!({"type": "function", "function": {"name": "rm"}}), offered())]

@@ -71,8 +71,8 @@ pub fn run(args: &ServeArgs) -> Result<()> {
 }
 
 fn log_to_stderr(format: LogFormat) {
-    // A log that cannot be written, on a full disk or into a pipe that nobody reads, is lost, and nothing else: complaints
-    // about it would go the same way, and end the request that they come from.
+    // A log that cannot be written, on a full disk or into a pipe that nobody reads, is lost, and nothing else:
+    // complaints about it would go the same way, and end the request that they come from.
     let log = tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
         .log_internal_errors(false)

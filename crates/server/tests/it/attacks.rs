@@ -306,6 +306,8 @@ fn forms_that_nobody_could_keep() {
     for (what, format) in large {
         is_fair(&site.chat(json!({"response_format": format, "reasoning_effort": "none"})), what);
     }
+    let choices = site.chat(json!({"guided_choice": words, "reasoning_effort": "none"}));
+    assert_eq!(choices.status, 200, "ten thousand texts to choose from: {}", choices.json);
     assert_eq!(site.chat(json!({})).status, 200);
 }
 

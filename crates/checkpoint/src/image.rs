@@ -7,7 +7,8 @@
 //! tokenizer/tokenizer.json
 //! ```
 //!
-//! `manifest.json` may name other folders in its `components`.
+//! `manifest.json` may name other folders in its `components`. A transformer may be a single file instead, such as Black Forest
+//! Labs publish and GGUF has: the other parts lie beside it, or one folder up.
 
 use std::path::{Path, PathBuf};
 
@@ -20,7 +21,7 @@ const FOREIGN: &str = "transformer-gemlite-int";
 /// Where the parts of an image model lie.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ImageFolders {
-    /// Folder of the diffusion transformer.
+    /// Folder of the diffusion transformer, or its one file.
     pub transformer: PathBuf,
     /// Folder of the language model that reads the prompt.
     pub text_encoder: PathBuf,
@@ -49,12 +50,27 @@ fn foreign(folder: &Path) -> Option<String> {
     (1..=2).map(|bits| format!("{FOREIGN}{bits}")).find(|name| folder.join(name).is_dir())
 }
 
-/// Finds the parts of an image model. Opens no weights.
+/// Finds the parts of an image model, of which a folder or the file of a transformer is named. Opens no weights.
 ///
 /// # Errors
 /// [`Problem::ImagePart`] for one that is missing, [`Problem::ForeignPack`] for weights of another runtime, and those of
 /// reading `manifest.json`.
-pub fn image_folders(folder: &Path) -> Result<ImageFolders, Error> {
+pub fn image_folders(path: &Path) -> Result<ImageFolders, Error> {
+    if path.is_file() {
+        let near = |folder: &Path| if folder.as_os_str().is_empty() { PathBuf::from(".") } else { folder.to_owned() };
+        let folders: Vec<PathBuf> = path.ancestors().skip(1).take(2).map(near).collect();
+        // Where there is a text encoder; where none is found, the sentence is about the folder of the file.
+        let with_text = |folder: &&PathBuf| PARTS[1].1.iter().any(|name| folder.join(name).is_dir());
+        let Some(folder) = folders.iter().find(with_text).or(folders.first()) else {
+            return Err(missing(path, PARTS[1].0, PARTS[1].1[0]));
+        };
+        return parts(folder, Some(path));
+    }
+    parts(path, None)
+}
+
+/// The parts in a folder, with a transformer that lies elsewhere.
+fn parts(folder: &Path, transformer: Option<&Path>) -> Result<ImageFolders, Error> {
     let manifest = read_config(&folder.join("manifest.json"))?;
     let named = |part: &str| -> Option<&str> { manifest.as_ref()?.get("components")?.get(part)?.as_str() };
     let find = |(part, known): &(&'static str, &[&str])| -> Result<PathBuf, Error> {
@@ -74,8 +90,8 @@ pub fn image_folders(folder: &Path) -> Result<ImageFolders, Error> {
             },
         }
     };
-    let [transformer, text_encoder, vae, tokenizer] =
-        [find(&PARTS[0])?, find(&PARTS[1])?, find(&PARTS[2])?, find(&PARTS[3])?];
+    let transformer = transformer.map_or_else(|| find(&PARTS[0]), |file| Ok(file.to_owned()))?;
+    let [text_encoder, vae, tokenizer] = [find(&PARTS[1])?, find(&PARTS[2])?, find(&PARTS[3])?];
     let tokenizer = tokenizer.join("tokenizer.json");
     if !tokenizer.is_file() {
         return Err(missing(folder, "tokenizer", "tokenizer/tokenizer.json"));
@@ -138,6 +154,23 @@ mod tests {
         let root = tree(&["transformer-gemlite-int2", "text_encoder", "vae", TOKENIZER]);
         let error = image_folders(root.path()).unwrap_err().to_string();
         assert!(error.contains("transformer-gemlite-int2") && error.contains("mlx"), "{error}");
+    }
+
+    #[test]
+    fn a_single_file_has_the_other_parts_beside_it_or_above() {
+        let root = tree(&["transformer", "text_encoder", "vae", TOKENIZER]);
+        for name in ["flux.safetensors", "transformer/flux.gguf"] {
+            let file = root.path().join(name);
+            fs::write(&file, "").unwrap();
+            let found = image_folders(&file).unwrap();
+            assert_eq!(found.transformer, file);
+            assert!(found.text_encoder.ends_with("text_encoder") && found.vae.ends_with("vae"));
+        }
+        let alone = tree(&["x"]);
+        let file = alone.path().join("x/flux.gguf");
+        fs::write(&file, "").unwrap();
+        let error = image_folders(&file).unwrap_err().to_string();
+        assert!(error.contains("text encoder"), "{error}");
     }
 
     #[test]

@@ -14,7 +14,7 @@ const TEXT: [&str; 4] = ["qwen3", "qwen3_5", "qwen3_5_text", "qwen35"];
 pub enum Kind {
     /// A language model of a known family.
     Text,
-    /// An image model: the folder with transformer, text encoder and VAE.
+    /// An image model: the folder with transformer, text encoder and VAE, or its transformer alone.
     Image {
         /// Bits per code of the transformer; 16 when it is not packed, 0 when the folder does not say.
         bits: u32,
@@ -76,14 +76,21 @@ impl Kind {
             "clip" => Self::VisionProjector,
             "dspark" => Self::Drafter,
             known if TEXT.contains(&known) => Self::Text,
-            // A diffusers transformer opened by its own folder.
-            other if other.starts_with("Flux2") => {
+            // A transformer opened by its own folder, or a single file.
+            other if other.starts_with("Flux2") || original_flux2(inventory) => {
                 let (bits, group) = dominant(inventory);
                 Self::Image { bits: if bits == 0 { 16 } else { bits }, group }
             }
             _ => Self::Unknown(arch),
         }
     }
+}
+
+/// Whether this is FLUX.2's transformer under the names of Black Forest Labs: the modulations outside the blocks are new in it.
+fn original_flux2(inventory: &Inventory) -> bool {
+    ["double_blocks.0.img_attn.qkv.weight", "double_stream_modulation_img.lin.weight"]
+        .iter()
+        .all(|name| inventory.tensors().any(|t| t.name.ends_with(name)))
 }
 
 /// `general.architecture`, `model_type`, diffusers' `_class_name` or the first of `architectures`.

@@ -1,10 +1,10 @@
-//! From the folder of an image model to one that can be run.
+//! From the folder of an image model, or the file of its transformer, to one that can be run.
 
 use crate::args::RunOptions;
 use crate::source::Source;
 use crate::{builtin, load, memory, side, trial};
 use anyhow::{Context, Result};
-use onebit_checkpoint::{Error, ImageFolders, image_folders, is_image_folder};
+use onebit_checkpoint::{Error, ImageFolders, Kind, image_folders, is_image_folder};
 use onebit_engine::image::{ImageModel, ImageOptions, ImageTree};
 use onebit_models::image::{ImagePart, text_encoder, transformer};
 use onebit_ops::{Backend, SourceError, WeightSource};
@@ -38,10 +38,16 @@ impl ImageTree for Files {
     }
 }
 
-/// Whether a path is the folder of an image model, complete or not.
+/// Whether a path is the folder of an image model, complete or not, or the file of its transformer.
 #[must_use]
 pub fn is_one(path: &Path) -> bool {
-    builtin::is_image(path) || is_image_folder(path)
+    builtin::is_image(path) || is_image_folder(path) || is_transformer(path)
+}
+
+/// Whether a file holds the transformer of an image model.
+fn is_transformer(path: &Path) -> bool {
+    let kind = |source: Source| matches!(source.checkpoint().kind(), Kind::Image { .. });
+    path.is_file() && load::open_any(path, &load::Options::default()).is_ok_and(kind)
 }
 
 /// The parts of an image model, of a built-in one too.
@@ -52,7 +58,7 @@ pub fn folders(path: &Path) -> Result<ImageFolders, Error> {
     if builtin::is_image(path) { Ok(builtin::image_folders()) } else { image_folders(path) }
 }
 
-/// Opens the folder of an image model. Reads headers only.
+/// Opens an image model. Reads headers only.
 ///
 /// # Errors
 /// A part that is missing or of another shape than this program runs.

@@ -1,7 +1,7 @@
 //! From what a person wrote to files: a path, a repository in the cache, or a short name.
 
 use crate::builtin::BuiltIn;
-use crate::{Usage, backends, image_model};
+use crate::{Usage, backends, image_model, load};
 use anyhow::{Result, anyhow, bail};
 use onebit_hub::packs::{self, Support};
 use onebit_hub::{Choice, HubConfig, RepoRef, choose};
@@ -84,7 +84,7 @@ pub fn locate_any(word: &str, backend: &dyn Backend) -> Result<Located> {
     }
 }
 
-/// Finds the folder of an image model on this machine.
+/// Finds an image model on this machine: its folder, or the file of its transformer.
 ///
 /// # Errors
 /// As [`locate`], and models that make no pictures.
@@ -102,14 +102,16 @@ pub fn locate_image(word: &str) -> Result<Located> {
             image_names()
         ))),
     };
-    if located.path.is_file() {
-        bail!(
-            "{} is a single file; a picture needs the folder with transformer, text_encoder, vae and tokenizer, as the model's \
-             repository has it (a file of Black Forest Labs or for ComfyUI holds one of these parts, under other names)",
-            located.path.display()
-        );
-    }
     if !image_model::is_one(&located.path) {
+        if located.path.is_file() {
+            // One that cannot be read has a sentence of its own.
+            load::open_any(&located.path, &load::Options::default())?;
+            bail!(
+                "{} is not the transformer of an image model; name its folder with transformer, text_encoder, vae and \
+                 tokenizer, or the transformer's file with the others beside it",
+                located.path.display()
+            );
+        }
         bail!(
             "{} is not the folder of an image model: it has no folder with a transformer (such as transformer-packed-mflux); \
              the models that make pictures are {}, and text models are for `onebit run`",
@@ -132,8 +134,9 @@ fn image_in_cache(repo: &RepoRef) -> Result<Located> {
 /// Short names of the packs that make pictures, as a list in words.
 #[must_use]
 pub fn image_names() -> String {
-    let names: Vec<&str> = packs::PACKS.iter().filter(|p| p.support == Support::Image).map(|p| p.short).collect();
-    names.join(" and ")
+    let packs = packs::PACKS.iter().filter(|p| p.support == Support::Image).map(|p| p.short);
+    let names: Vec<&str> = packs.collect();
+    format!("{} and the built-in {}", names.join(", "), BuiltIn::Image.name())
 }
 
 /// A file or folder that is named as a path, for commands that take nothing else.

@@ -34,15 +34,18 @@ pub fn of(folders: &ImageFolders) -> Result<String> {
     Ok(hash.finalize().iter().take(8).map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// Weights and configurations of a folder, by name.
+/// Weights and configurations of a folder, by name; a file as it is.
 fn files(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
     let mut files = builtin::files_in(folder);
     if !files.is_empty() {
         return Ok(files);
     }
+    if folder.is_file() {
+        return Ok(vec![folder.to_owned()]);
+    }
     for entry in std::fs::read_dir(folder)? {
         let path = entry?.path();
-        if path.is_file() && path.extension().is_some_and(|e| e == "safetensors" || e == "json") {
+        if path.is_file() && path.extension().is_some_and(|e| ["safetensors", "gguf", "json"].iter().any(|k| e == *k)) {
             files.push(path);
         }
     }

@@ -175,6 +175,11 @@ impl Case {
         }
         std::fs::create_dir(to.join("tokenizer")).unwrap();
         std::fs::copy(&tree.0.tokenizer, to.join("tokenizer/tokenizer.json")).unwrap();
+        self.moved(to)
+    }
+
+    /// The same with other files: a folder, or the file of a transformer.
+    pub(crate) fn moved(&self, to: &Path) -> Case {
         Case {
             name: self.name.clone(),
             folder: to.to_owned(),

@@ -2,6 +2,7 @@
 //! of image models have met elsewhere.
 
 mod case;
+mod original;
 mod users;
 
 use case::{Case, Job};

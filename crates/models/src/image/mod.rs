@@ -6,16 +6,19 @@
 //! | [`transformer`] | two-stream and one-stream blocks; predicts the flow at a noise level |
 //! | [`vae`] | latents to pixels |
 //! | [`schedule`] | noise levels of the steps |
+//! | [`Named`] | weights under other names than those of diffusers |
 //!
 //! Rows are latent pixels (one for 16 x 16 pixels of the picture) or text tokens, columns are channels.
 
 mod facts;
+mod names;
 pub mod schedule;
 pub mod text_encoder;
 pub mod transformer;
 pub mod vae;
 
 pub use facts::{ImageFacts, ImagePart, ImageSize, PATCH};
+pub use names::Named;
 
 use crate::ModelError;
 use onebit_ops::{SourceError, WeightSource};

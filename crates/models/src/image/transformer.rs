@@ -17,6 +17,7 @@
 //! every number of rows.
 
 use super::facts::{ImageFacts, ImageSize};
+use super::names::Named;
 use super::part_loader;
 use crate::loader::{Loader, PartKind, Target};
 use crate::{LoadOptions, ModelError, Outline, Progress};
@@ -41,6 +42,8 @@ pub mod names {
 /// A transformer on a device.
 pub struct Transformer {
     sizes: Sizes,
+    /// The last modulation is a shift before a scale.
+    shift_first: bool,
     x_embedder: Weight,
     context_embedder: Weight,
     time: [Weight; 2],
@@ -115,8 +118,9 @@ impl Transformer {
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Transformer, ModelError> {
         let total = outline(source)?.1.bytes();
-        let mut loader = Loader::bare(source, Target::Device { backend, options, progress, total });
-        part_loader(read(&mut loader)?.1)
+        let named = Named::transformer(source)?;
+        let mut loader = Loader::bare(&named, Target::Device { backend, options, progress, total });
+        part_loader(read(&mut loader, &named)?.1)
     }
 
     /// What the text becomes before all steps: input [`names::PROMPT`], output [`names::TEXT`].
@@ -185,8 +189,8 @@ impl Transformer {
             }
         }
         let image = rec.take_rows(z, text_rows..text_rows + rows);
-        // Here the scale comes first.
-        let (scale, shift) = (last.columns(0..s.hidden), last.columns(s.hidden..2 * s.hidden));
+        let (first, second) = (last.columns(0..s.hidden), last.columns(s.hidden..2 * s.hidden));
+        let (scale, shift) = if self.shift_first { (second, first) } else { (first, second) };
         let image = rec.modulate(image, scale, shift, s.eps);
         let flow = rec.linear(image, &self.proj_out, Activations::F32);
         rec.output(flow, names::FLOW);
@@ -291,8 +295,9 @@ pub fn sinusoids(sigma: f32, channels: usize) -> Vec<f32> {
 /// # Errors
 /// [`ModelError`] for names, shapes and metadata.
 pub fn outline(source: &dyn WeightSource) -> Result<(ImageFacts, Outline), ModelError> {
-    let mut loader = Loader::bare(source, Target::Outline);
-    let (facts, _) = read(&mut loader)?;
+    let named = Named::transformer(source)?;
+    let mut loader = Loader::bare(&named, Target::Outline);
+    let (facts, _) = read(&mut loader, &named)?;
     Ok((facts, loader.into_outline()))
 }
 
@@ -301,7 +306,8 @@ pub fn outline(source: &dyn WeightSource) -> Result<(ImageFacts, Outline), Model
 /// # Errors
 /// As [`outline`].
 pub fn sketch(source: &dyn WeightSource) -> Result<Transformer, ModelError> {
-    part_loader(read(&mut Loader::bare(source, Target::Sketch))?.1)
+    let named = Named::transformer(source)?;
+    part_loader(read(&mut Loader::bare(&named, Target::Sketch), &named)?.1)
 }
 
 fn unsupported(key: &str, found: impl std::fmt::Display, wanted: &str) -> ModelError {
@@ -326,14 +332,6 @@ fn number(source: &dyn WeightSource, key: &str, default: f64) -> Result<f64, Mod
 }
 
 fn sizes(source: &dyn WeightSource) -> Result<Sizes, ModelError> {
-    // The layout in which Black Forest Labs publish.
-    if source.matrix("double_blocks.0.img_attn.qkv")?.is_some() {
-        return Err(unsupported(
-            "the tensors' naming",
-            "that of Black Forest Labs (`double_blocks...`)",
-            "that of diffusers (`transformer_blocks...`): take the repository's `transformer` folder",
-        ));
-    }
     let (heads, dim) = (count(source, "num_attention_heads")?, count(source, "attention_head_dim")?);
     if source.meta("guidance_embeds").and_then(|m| m.as_bool()) == Some(true) {
         return Err(unsupported("guidance_embeds", "true", "false, as in the klein models"));
@@ -387,10 +385,9 @@ fn format_words(outline: &Outline) -> String {
     bytes.into_iter().max_by_key(|(_, sum)| *sum).map_or_else(String::new, |(words, _)| words)
 }
 
-fn read(loader: &mut Loader<'_>) -> Result<(ImageFacts, Option<Transformer>), ModelError> {
-    let source = loader.source;
-    let s = sizes(source)?;
-    let (doubles, singles) = (count(source, "num_layers")?, count(source, "num_single_layers")?);
+fn read(loader: &mut Loader<'_>, named: &Named<'_>) -> Result<(ImageFacts, Option<Transformer>), ModelError> {
+    let s = sizes(named)?;
+    let (doubles, singles) = (count(named, "num_layers")?, count(named, "num_single_layers")?);
     let n = s.hidden;
     let one = |loader: &mut Loader<'_>, kind: PartKind, name: &str, shape: [usize; 2]| {
         loader.weight(kind, name, &[(name.to_owned(), shape)])
@@ -432,6 +429,7 @@ fn read(loader: &mut Loader<'_>) -> Result<(ImageFacts, Option<Transformer>), Mo
     let built = (|| {
         Some(Transformer {
             sizes: s,
+            shift_first: named.is_original(),
             x_embedder: x_embedder?,
             context_embedder: context_embedder?,
             time: [first?, second?],

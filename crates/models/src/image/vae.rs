@@ -13,6 +13,7 @@
 //! overflows in the last blocks. Norms are given to the convolutions as one factor and offset a channel, so that no normed copy
 //! of a full-size picture exists.
 
+use super::names::Named;
 use super::{ImageFacts, ImageSize, part_loader};
 use crate::loader::{Loader, Target};
 use crate::{LoadOptions, ModelError, Outline, Progress};
@@ -113,7 +114,8 @@ impl Vae {
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Vae, ModelError> {
         let total = outline(source)?.1.bytes();
-        let mut loader = Loader::bare(source, Target::Device { backend, options, progress, total });
+        let named = Named::vae(source);
+        let mut loader = Loader::bare(&named, Target::Device { backend, options, progress, total });
         part_loader(read(&mut loader)?.1)
     }
 
@@ -237,7 +239,8 @@ pub fn whole(size: ImageSize) -> Grid {
 /// # Errors
 /// [`ModelError`] for names, shapes and metadata.
 pub fn outline(source: &dyn WeightSource) -> Result<(VaeFacts, Outline), ModelError> {
-    let mut loader = Loader::bare(source, Target::Outline);
+    let named = Named::vae(source);
+    let mut loader = Loader::bare(&named, Target::Outline);
     let (facts, _) = read(&mut loader)?;
     Ok((facts, loader.into_outline()))
 }
@@ -247,7 +250,7 @@ pub fn outline(source: &dyn WeightSource) -> Result<(VaeFacts, Outline), ModelEr
 /// # Errors
 /// As [`outline`].
 pub fn sketch(source: &dyn WeightSource) -> Result<Vae, ModelError> {
-    part_loader(read(&mut Loader::bare(source, Target::Sketch))?.1)
+    part_loader(read(&mut Loader::bare(&Named::vae(source), Target::Sketch))?.1)
 }
 
 /// Whether a transformer was made for this decoder.

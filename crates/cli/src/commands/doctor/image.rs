@@ -8,7 +8,7 @@ use crate::{image_model, load};
 use anyhow::Result;
 use onebit_checkpoint::image_folders;
 use onebit_engine::image::{ImageRequest, ImageSettings, Residency};
-use onebit_models::image::{ImagePart, ImageSize, transformer};
+use onebit_models::image::{ImagePart, ImageSize, Named, transformer};
 use onebit_ops::WeightSource;
 use onebit_quant::Symmetry;
 use std::ops::ControlFlow;
@@ -28,6 +28,7 @@ pub(super) fn check(path: &Path, args: &DoctorArgs, candidates: &[Candidate], fi
     let folders = image_folders(path)?;
     let source = load::open_any(&folders.transformer, &args.run.files())?;
     let (facts, outline) = transformer::outline(&source)?;
+    let named = Named::transformer(&source)?;
     let packed: Vec<_> = outline.parts.iter().filter(|p| p.format.is_packed()).collect();
     let weights: u64 = packed.iter().map(|p| p.rows as u64 * p.cols as u64).sum();
     findings.note(&format!("{}: {} packed matrices with {weights} weights", facts.format, packed.len()));
@@ -37,8 +38,8 @@ pub(super) fn check(path: &Path, args: &DoctorArgs, candidates: &[Candidate], fi
     }
     let (mut affine, mut fourth) = (0, 0u64);
     for part in &packed {
-        source.fetch(&part.tensor);
-        if let Some(matrix) = source.matrix(&part.tensor)? {
+        named.fetch(&part.tensor);
+        if let Some(matrix) = named.matrix(&part.tensor)? {
             affine += usize::from(matrix.symmetry() == Symmetry::Affine);
             if part.format.bits() == 2 {
                 let mut counts = Counts::default();
@@ -46,7 +47,7 @@ pub(super) fn check(path: &Path, args: &DoctorArgs, candidates: &[Candidate], fi
                 fourth += counts.0[3];
             }
         }
-        source.release(&part.tensor);
+        named.release(&part.tensor);
     }
     if !packed.is_empty() {
         findings.check(affine == 0, "scales and offsets of symmetric weights", format!("{affine} matrices are not"));

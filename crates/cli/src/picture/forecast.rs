@@ -28,7 +28,7 @@ mod tests {
         let part = |part, operations| PlanPart { part, weights: 0, temporaries: 0, operations };
         let parts =
             vec![part(ImagePart::TextEncoder, 1_000), part(ImagePart::Transformer, 8_000), part(ImagePart::Vae, 2_000)];
-        let plan = ImagePlan { parts, one_by_one: false, tiles: 1, peak: 0 };
+        let plan = ImagePlan { parts, one_by_one: false, tiles: 1, decoder_runs: 1, peak: 0 };
         assert_eq!(rest(&plan, Duration::from_secs(2)), Some((Duration::from_secs(20), 500.0)));
         assert_eq!(rest(&plan, Duration::ZERO), None);
         let empty = ImagePlan { parts: Vec::new(), ..plan };

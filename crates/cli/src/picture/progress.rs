@@ -20,7 +20,7 @@ pub struct Progress<'a> {
     encoder: Option<Instant>,
     encoded: Duration,
     last_step: Instant,
-    tiles: u64,
+    decoder_runs: u64,
     /// The time that was expected, counted from the first step on.
     pub expected: Option<Duration>,
 }
@@ -39,7 +39,7 @@ impl<'a> Progress<'a> {
             encoder: None,
             encoded: Duration::ZERO,
             last_step: now,
-            tiles: 0,
+            decoder_runs: 0,
             expected: None,
         }
     }
@@ -82,11 +82,11 @@ impl<'a> Progress<'a> {
                 }
             }
             ImagePart::Vae => {
-                // Told before each tile.
-                self.tiles += 1;
+                // Told before each run.
+                self.decoder_runs += 1;
                 if !self.quiet {
-                    let bar = terminal::steps_bar("making pixels, tile", self.plan.tiles as u64);
-                    bar.set_position(self.tiles - 1);
+                    let bar = terminal::steps_bar("making pixels", self.plan.decoder_runs as u64);
+                    bar.set_position(self.decoder_runs - 1);
                     self.bar = Some(bar);
                 }
             }
@@ -98,7 +98,7 @@ impl<'a> Progress<'a> {
         self.expected = Some(time);
         if !self.quiet {
             say(&format!(
-                "the prompt is read; steps and pixels will take about {} at the speed of the text encoder ({:.0} G multiply-adds/s)",
+                "the prompt is read; steps and pixels will take about {} at the speed of the text encoder ({:.1} G multiply-adds/s)",
                 seconds(time),
                 rate / 1e9
             ));

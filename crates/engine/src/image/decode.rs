@@ -1,21 +1,18 @@
-//! Latents to pixels, in one piece or in tiles that overlap.
+//! Latents to pixels, in one piece or, where its temporaries would not fit, with the last layers in stripes.
 //!
-//! A tile has statistics of its own in every group norm and does not see beyond its border, so tiles differ from the whole
-//! picture; where they overlap their pixels are mixed with weights that rise linearly from a tile's border. A picture whose
-//! temporaries fit is therefore always decoded whole.
+//! The picture is the same either way but for the rounding of the norms' statistics: those are gathered over all stripes before
+//! anything is computed from them. The price is time, since layers behind a norm are computed again for each norm of their
+//! stage; so as few layers as possible are cut.
 
 use super::ImageError;
-use super::run::{Runner, bytes};
-use onebit_models::image::vae::{self, SCALE, Vae};
+use super::run::{Compiled, Runner, bytes, operations};
+use onebit_models::image::vae::stripes::{HALO, HIDDEN, STATISTICS, Stage, Stripe};
+use onebit_models::image::vae::{self, Vae};
 use onebit_models::image::{ImagePart, ImageSize};
 use onebit_ops::Grid;
-use std::ops::Range;
 
-/// Latent pixels of the decoder that neighbouring tiles share.
-pub(super) const OVERLAP: usize = 16;
-
-/// Sides of tiles, the largest first.
-const SIDES: [usize; 8] = [256, 192, 128, 96, 80, 64, 48, 40];
+/// Input rows of a stripe, the most first. Fewer would read and compute more beside than of their own.
+const ROWS: [usize; 6] = [256, 128, 64, 32, 16, 8];
 
 /// Most bytes that temporaries take unless somebody asks for more or less: a picture of 1024 x 1024 in one piece.
 pub(super) const DEFAULT_BYTES: u64 = 2_400_000_000;
@@ -23,45 +20,102 @@ pub(super) const DEFAULT_BYTES: u64 = 2_400_000_000;
 /// How a picture is cut.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Tiling {
-    /// Rows and columns of each tile.
-    pub tiles: Vec<(Range<usize>, Range<usize>)>,
-    /// Bytes of temporaries of the largest.
+    cut: Option<Cut>,
+    /// Most stripes of a stage; 1 for the whole picture at once.
+    pub tiles: usize,
+    /// Programs that are run.
+    pub runs: usize,
+    /// Bytes of temporaries at the worst moment.
     pub bytes: u64,
+    /// Multiply-adds.
+    pub operations: u64,
 }
 
-/// The whole picture where it fits, otherwise the largest tiles that do.
+/// Where stages begin, and the stripes of each.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Cut {
+    block: usize,
+    stripes: Vec<Vec<Stripe>>,
+}
+
+/// The whole picture where it fits, otherwise the cut that recomputes least.
 pub(super) fn tiling(vae: &Vae, size: ImageSize, most: u64) -> Result<Tiling, ImageError> {
     let grid = vae::whole(size);
-    let cost = |grid| bytes(&vae.program(grid));
-    let all = cost(grid);
+    let program = vae.program(grid);
+    let all = bytes(&program);
     if all <= most {
-        return Ok(Tiling { tiles: vec![(0..grid.height, 0..grid.width)], bytes: all });
+        return Ok(Tiling { cut: None, tiles: 1, runs: 1, bytes: all, operations: operations(&program) });
     }
     let mut least = all;
-    for side in SIDES {
-        let (rows, columns) = (pieces(grid.height, side), pieces(grid.width, side));
-        least = cost(Grid { height: rows[0].len(), width: columns[0].len() });
-        if least <= most {
-            let rows = rows.into_iter();
-            let tiles = rows.flat_map(|r| columns.iter().map(move |c| (r.clone(), c.clone()))).collect();
-            return Ok(Tiling { tiles, bytes: least });
+    for block in (0..vae.blocks()).rev() {
+        match cut(vae, grid, block, most) {
+            Ok(tiling) => return Ok(tiling),
+            Err(bytes) => least = least.min(bytes),
         }
     }
     Err(ImageError::Parameter {
         name: "decode bytes",
-        wanted: format!("{least} or more, what the smallest tile takes"),
+        wanted: format!("{least} or more, what the thinnest stripes take"),
         got: most.to_string(),
     })
 }
 
-/// As few stretches of up to `side` as cover `len` and overlap by [`OVERLAP`] at least, all equally long.
-fn pieces(len: usize, side: usize) -> Vec<Range<usize>> {
-    if side >= len {
-        return std::iter::once(0..len).collect();
+/// Cut from an up block on; or the bytes that this would take at least.
+fn cut(vae: &Vae, grid: Grid, block: usize, most: u64) -> Result<Tiling, u64> {
+    let head = vae.head(grid, block);
+    let stages = vae.stages(block);
+    let mut grid = vae.head_grid(grid, block);
+    let kept = |grid: Grid, channels: usize| 4 * (grid.pixels() * channels) as u64;
+    // What the head gives is cut into rows, and for that copied.
+    let first = kept(grid, stages[0].channels());
+    let mut worst = bytes(&head).max(first) + first;
+    let (mut all, mut stripes) = (operations(&head), Vec::new());
+    for stage in &stages {
+        let scale = stage.scale();
+        let out = Grid { height: scale * grid.height, width: scale * grid.width };
+        // Rows of the input are given back as those of the output come.
+        let between = kept(grid, stage.channels()).max(kept(out, stage.width()));
+        let mut taken = u64::MAX;
+        let mut chosen = Vec::new();
+        for rows in ROWS {
+            chosen = divide(grid, rows);
+            let largest = chosen.iter().copied().max_by_key(Stripe::pixels);
+            taken = between + largest.map_or(0, |stripe| one(stage, stripe));
+            if taken <= most {
+                break;
+            }
+        }
+        worst = worst.max(taken);
+        for stripe in &chosen {
+            all += (0..=stage.gathered()).map(|known| operations(&stage.program(*stripe, known))).sum::<u64>();
+        }
+        stripes.push(chosen);
+        grid = out;
     }
-    let count = (len - OVERLAP).div_ceil(side - OVERLAP);
-    let side = (len + (count - 1) * OVERLAP).div_ceil(count);
-    (0..count).map(|i| i * (len - side) / (count - 1)).map(|start| start..start + side).collect()
+    let tiles = stripes.iter().map(Vec::len).max().unwrap_or(1);
+    let runs = 1 + stages.iter().zip(&stripes).map(|(stage, all)| (stage.gathered() + 1) * all.len()).sum::<usize>();
+    let tiling = Tiling { cut: Some(Cut { block, stripes }), tiles, runs, bytes: worst, operations: all };
+    if worst <= most { Ok(tiling) } else { Err(worst) }
+}
+
+/// Bytes that the largest program of a stage takes for one stripe, with what it reads and gives.
+fn one(stage: &Stage<'_>, stripe: Stripe) -> u64 {
+    let programs = (0..=stage.gathered()).map(|known| bytes(&stage.program(stripe, known))).max();
+    let given = stripe.rows * stripe.width * stage.scale() * stage.scale() * stage.width();
+    // What is given is cut into rows, and for that copied.
+    programs.unwrap_or(0) + 4 * (stripe.pixels() * stage.channels() + 2 * given) as u64
+}
+
+/// As few stripes of up to `rows` rows as cover a picture, all about equally high.
+fn divide(grid: Grid, rows: usize) -> Vec<Stripe> {
+    let count = grid.height.div_ceil(rows);
+    let border = |i: usize| i * grid.height / count;
+    let stripe = |i: usize| {
+        let (start, end) = (border(i), border(i + 1));
+        let (before, after) = (start.min(HALO), (grid.height - end).min(HALO));
+        Stripe { before, rows: end - start, after, width: grid.width }
+    };
+    (0..count).map(stripe).collect()
 }
 
 /// Pixels `(height, width, 3)` of a picture, as the decoder gives them.
@@ -72,47 +126,90 @@ pub(super) fn decode(
     tiling: &Tiling,
     before: &mut dyn FnMut() -> Result<(), ImageError>,
 ) -> Result<Vec<f32>, ImageError> {
-    let unfolded = vae.unfold(latents, size);
-    let width = vae::whole(size).width;
-    let run = |rows: Range<usize>, columns: Range<usize>| {
-        let grid = Grid { height: rows.len(), width: columns.len() };
-        let input = vae.cut(&unfolded, width, rows, columns);
-        runner.once(ImagePart::Vae, vae.program(grid), vec![(vae::LATENTS, input)], vae::PIXELS)
+    let grid = vae::whole(size);
+    let values = vec![(vae::LATENTS, vae.unfold(latents, size))];
+    before()?;
+    let Some(Cut { block, stripes }) = &tiling.cut else {
+        return runner.once(ImagePart::Vae, vae.program(grid), values, vae::PIXELS);
     };
-    if let [(rows, columns)] = tiling.tiles.as_slice() {
-        before()?;
-        return run(rows.clone(), columns.clone());
-    }
-    let mut sums = vec![0.0f32; 3 * size.width() * size.height()];
-    let mut weights = vec![0.0f32; size.width() * size.height()];
-    for (rows, columns) in &tiling.tiles {
-        before()?;
-        let pixels = run(rows.clone(), columns.clone())?;
-        let (tile_height, tile_width) = (rows.len() * SCALE, columns.len() * SCALE);
-        for y in 0..tile_height {
-            let down = ramp(y, tile_height, rows.start > 0, rows.end * SCALE < size.height());
-            for x in 0..tile_width {
-                let across = ramp(x, tile_width, columns.start > 0, columns.end * SCALE < size.width());
-                let at = (rows.start * SCALE + y) * size.width() + columns.start * SCALE + x;
-                weights[at] += down * across;
-                for c in 0..3 {
-                    sums[3 * at + c] += down * across * pixels[3 * (y * tile_width + x) + c];
-                }
+    let hidden = runner.once(ImagePart::Vae, vae.head(grid, *block), values, HIDDEN)?;
+    let stages = vae.stages(*block);
+    let width = |stripes: &[Stripe]| stripes.first().map_or(0, |stripe| stripe.width);
+    let mut rows = Rows::new(&hidden, stripes.first().map_or(0, |s| width(s)) * stages[0].channels());
+    drop(hidden);
+    for (stage, stripes) in stages.iter().zip(stripes) {
+        let mut affines = Vec::new();
+        for _ in 0..stage.gathered() {
+            let mut all = Vec::new();
+            let mut plan = None;
+            let mut start = 0;
+            for stripe in stripes {
+                before()?;
+                let statistics = run(runner, stage, *stripe, (rows.read(start, stripe), &affines), &mut plan)?;
+                all.push((stripe.rows, statistics));
+                start += stripe.rows;
             }
+            affines.push(stage.affine(affines.len(), &all));
         }
+        let mut next = Rows::new(&[], stage.scale() * width(stripes) * stage.width());
+        let mut plan = None;
+        let mut start = 0;
+        for stripe in stripes {
+            before()?;
+            next.add(&run(runner, stage, *stripe, (rows.read(start, stripe), &affines), &mut plan)?);
+            start += stripe.rows;
+            rows.forget(start.saturating_sub(HALO));
+        }
+        rows = next;
     }
-    for (sum, weight) in sums.chunks_exact_mut(3).zip(&weights) {
-        sum.iter_mut().for_each(|s| *s /= weight);
-    }
-    Ok(sums)
+    Ok(rows.0.concat())
 }
 
-/// Weight of a pixel: from almost nothing at a border with a neighbour to 1 where the overlap ends.
-fn ramp(at: usize, len: usize, before: bool, after: bool) -> f32 {
-    let reach = (OVERLAP * SCALE) as f32;
-    let rise = |distance: usize| ((distance as f32 + 0.5) / reach).min(1.0);
-    let first = if before { rise(at) } else { 1.0 };
-    first.min(if after { rise(len - 1 - at) } else { 1.0 })
+/// A stage on one stripe; `plan` is that of the stripe before, which mostly has the same shape.
+fn run(
+    runner: &Runner<'_>,
+    stage: &Stage<'_>,
+    stripe: Stripe,
+    (hidden, affines): (Vec<f32>, &[Vec<f32>]),
+    plan: &mut Option<(Stripe, Compiled)>,
+) -> Result<Vec<f32>, ImageError> {
+    let known = affines.len();
+    let compiled = match plan {
+        Some((made_for, compiled)) if *made_for == stripe => compiled,
+        _ => {
+            // The memory of the one before goes first.
+            *plan = None;
+            &mut plan.insert((stripe, runner.compile(ImagePart::Vae, stage.program(stripe, known))?)).1
+        }
+    };
+    let mut values = vec![(HIDDEN, hidden)];
+    values.extend(affines.iter().enumerate().map(|(norm, affine)| (Stage::affine_name(norm), affine.clone())));
+    runner.run(compiled, values, if known < stage.gathered() { STATISTICS } else { HIDDEN })
+}
+
+/// What lies between two stages, row by row, so that rows can be given back.
+struct Rows(Vec<Vec<f32>>, usize);
+
+impl Rows {
+    fn new(values: &[f32], row: usize) -> Rows {
+        let mut rows = Rows(Vec::new(), row);
+        rows.add(values);
+        rows
+    }
+
+    fn add(&mut self, values: &[f32]) {
+        self.0.extend(values.chunks_exact(self.1.max(1)).map(<[f32]>::to_vec));
+    }
+
+    /// A stripe whose own rows begin at `start`.
+    fn read(&self, start: usize, stripe: &Stripe) -> Vec<f32> {
+        self.0[start - stripe.before..start + stripe.rows + stripe.after].concat()
+    }
+
+    /// Gives back all rows before one.
+    fn forget(&mut self, row: usize) {
+        self.0[..row].iter_mut().for_each(|row| *row = Vec::new());
+    }
 }
 
 #[cfg(test)]
@@ -120,25 +217,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pieces_cover_everything_and_overlap() {
-        for len in [17, 64, 100, 128, 129, 300] {
-            for side in [40, 64, 128] {
-                let pieces = pieces(len, side);
-                assert_eq!((pieces[0].start, pieces[pieces.len() - 1].end), (0, len));
-                assert!(pieces.iter().all(|p| p.len() <= side && p.len() == pieces[0].len()), "{pieces:?} of {len}");
-                for pair in pieces.windows(2) {
-                    assert!(pair[0].end >= pair[1].start + OVERLAP, "{pair:?} of {len}");
+    fn stripes_cover_everything_and_see_their_neighbours() {
+        for height in [1, 2, 17, 64, 100, 129] {
+            for rows in [8, 64, 128] {
+                let stripes = divide(Grid { height, width: 3 }, rows);
+                assert_eq!(stripes.iter().map(|s| s.rows).sum::<usize>(), height);
+                let mut start = 0;
+                for stripe in stripes {
+                    let end = start + stripe.rows;
+                    assert!((1..=rows).contains(&stripe.rows));
+                    assert_eq!(stripe.before, start.min(HALO), "{stripe:?} of {height}");
+                    assert_eq!(stripe.after, (height - end).min(HALO), "{stripe:?} of {height}");
+                    start = end;
                 }
             }
         }
     }
 
     #[test]
-    fn weights_of_neighbours_are_never_all_zero() {
-        for at in 0..OVERLAP * SCALE {
-            let (left, right) = (ramp(OVERLAP * SCALE - 1 - at, 500, true, true), ramp(at, 500, true, false));
-            assert!(left > 0.0 && right > 0.0 && left <= 1.0 && right <= 1.0);
-        }
-        assert_eq!(ramp(0, 10, false, false), 1.0);
+    fn rows_are_read_with_their_neighbours_and_given_back() {
+        let mut rows = Rows::new(&[0.0, 1.0, 2.0, 3.0, 4.0, 5.0], 1);
+        let stripe = Stripe { before: 1, rows: 2, after: 2, width: 1 };
+        assert_eq!(rows.read(1, &stripe), [0.0, 1.0, 2.0, 3.0, 4.0]);
+        rows.forget(4);
+        assert_eq!(rows.0.concat(), [4.0, 5.0]);
     }
 }

@@ -193,7 +193,7 @@ impl ImageModel {
             tokens: tokens.len(),
             seconds: listener.seconds,
             one_by_one: plan.one_by_one,
-            tiles: tiling.tiles.len(),
+            tiles: tiling.tiles,
         })
     }
 

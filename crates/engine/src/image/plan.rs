@@ -32,8 +32,10 @@ pub struct ImagePlan {
     pub parts: Vec<PlanPart>,
     /// Parts are loaded one by one.
     pub one_by_one: bool,
-    /// Tiles of the decoder; 1 for the whole picture at once.
+    /// Stripes of the decoder's last layers; 1 for the whole picture at once.
     pub tiles: usize,
+    /// How often the decoder begins to work, which is told each time.
+    pub decoder_runs: usize,
     /// Bytes of memory at the worst moment, the program's own included.
     pub peak: u64,
 }
@@ -79,18 +81,10 @@ pub(super) fn plan(
     let vae_weights: u64 = weights(sketches.vae.weights());
     let most = settings.decode_bytes.unwrap_or_else(|| {
         let left = free.unwrap_or(u64::MAX).saturating_sub(vae_weights + OVERHEAD);
-        // The smallest tile is tried in any case.
+        // The thinnest stripes are tried in any case.
         decode::DEFAULT_BYTES.min(left.max(decode::DEFAULT_BYTES / 8))
     });
     let tiling = decode::tiling(&sketches.vae, size, most)?;
-    let decoding: u64 = tiling
-        .tiles
-        .iter()
-        .map(|(rows, columns)| {
-            let grid = onebit_ops::Grid { height: rows.len(), width: columns.len() };
-            operations(&sketches.vae.program(grid))
-        })
-        .sum();
     let parts = vec![
         PlanPart {
             part: ImagePart::TextEncoder,
@@ -104,7 +98,12 @@ pub(super) fn plan(
             temporaries: bytes(&step).max(bytes(&context)),
             operations: prompts * (operations(&context) + steps as u64 * operations(&step)),
         },
-        PlanPart { part: ImagePart::Vae, weights: vae_weights, temporaries: tiling.bytes, operations: decoding },
+        PlanPart {
+            part: ImagePart::Vae,
+            weights: vae_weights,
+            temporaries: tiling.bytes,
+            operations: tiling.operations,
+        },
     ];
     let one_by_one = match settings.residency {
         Residency::All => false,
@@ -112,5 +111,5 @@ pub(super) fn plan(
         Residency::Auto => free.is_some_and(|free| ImagePlan::peak(&parts, false) > free),
     };
     let peak = ImagePlan::peak(&parts, one_by_one);
-    Ok((ImagePlan { parts, one_by_one, tiles: tiling.tiles.len(), peak }, tiling))
+    Ok((ImagePlan { parts, one_by_one, tiles: tiling.tiles, decoder_runs: tiling.runs, peak }, tiling))
 }

@@ -30,7 +30,7 @@ pub struct ImageSettings {
     pub text_tokens: usize,
     /// What stays in memory.
     pub residency: Residency,
-    /// Most bytes that the decoder's temporaries may take; larger pictures are decoded in tiles. `None` for the default.
+    /// Most bytes that the decoder's temporaries may take; larger pictures are decoded in stripes. `None` for the default.
     pub decode_bytes: Option<u64>,
 }
 
@@ -100,6 +100,6 @@ pub struct Picture {
     pub seconds: Vec<(ImagePart, [f64; 2])>,
     /// Parts were loaded one by one.
     pub one_by_one: bool,
-    /// Tiles that the decoder worked in; 1 for the whole picture at once.
+    /// Stripes that the decoder's last layers worked in; 1 for the whole picture at once.
     pub tiles: usize,
 }

@@ -13,6 +13,8 @@
 //! overflows in the last blocks. Norms are given to the convolutions as one factor and offset a channel, so that no normed copy
 //! of a full-size picture exists.
 
+pub mod stripes;
+
 use super::names::Named;
 use super::{ImageFacts, ImageSize, part_loader};
 use crate::loader::{Loader, Target};
@@ -20,7 +22,7 @@ use crate::{LoadOptions, ModelError, Outline, Progress};
 use onebit_ops::{
     Backend, Bucket, ChannelNorm, Conv2d, Grid, Meta, Program, Recorder, Seen, Vector, View, Weight, WeightSource,
 };
-use std::ops::Range;
+use std::collections::BTreeMap;
 
 /// Input of a program: `(grid pixels, latent channels)`.
 pub const LATENTS: &str = "latents";
@@ -61,6 +63,8 @@ pub struct Vae {
     up: Vec<UpBlock>,
     norm_out: GroupNorm,
     conv_out: Conv,
+    /// By width.
+    plain: BTreeMap<usize, stripes::Plain>,
 }
 
 struct Conv {
@@ -73,6 +77,8 @@ struct Conv {
 struct GroupNorm {
     gain: Vector,
     bias: Vector,
+    /// Both once more, here.
+    values: [Vec<f32>; 2],
 }
 
 struct Resnet {
@@ -136,28 +142,11 @@ impl Vae {
         all
     }
 
-    /// Rows and columns of the decoder's input.
-    pub fn cut(&self, unfolded: &[f32], width: usize, rows: Range<usize>, columns: Range<usize>) -> Vec<f32> {
-        let narrow = self.facts.channels / (FOLD * FOLD);
-        let line = |y: usize| &unfolded[(y * width + columns.start) * narrow..(y * width + columns.end) * narrow];
-        rows.flat_map(|y| line(y).iter().copied()).collect()
-    }
-
     /// Decodes `grid` latent pixels: input [`LATENTS`], output [`PIXELS`].
     pub fn program(&self, grid: Grid) -> Program {
         let mut recorder = Recorder::new(Bucket { rows: 0, logits: 0, context: 0 });
         let rec = &mut recorder;
-        let x = rec.input(LATENTS, grid.pixels(), self.facts.channels / (FOLD * FOLD));
-        let mut p = Picture { x, grid };
-        if let Some(conv) = &self.post_quant {
-            p = conv.record(rec, p, None, None);
-        }
-        p = self.conv_in.record(rec, p, None, None);
-        p = self.resnet(rec, &self.mid[0], p);
-        if let Some(attention) = &self.attention {
-            p = self.attention(rec, attention, p);
-        }
-        p = self.resnet(rec, &self.mid[1], p);
+        let mut p = self.begin(rec, grid);
         for block in &self.up {
             for resnet in &block.resnets {
                 p = self.resnet(rec, resnet, p);
@@ -170,6 +159,21 @@ impl Vae {
         p = self.conv_out.record(rec, p, Some(norm), None);
         rec.output(p.x, PIXELS);
         recorder.finish()
+    }
+
+    /// The layers before the up blocks.
+    fn begin(&self, rec: &mut Recorder, grid: Grid) -> Picture {
+        let x = rec.input(LATENTS, grid.pixels(), self.facts.channels / (FOLD * FOLD));
+        let mut p = Picture { x, grid };
+        if let Some(conv) = &self.post_quant {
+            p = conv.record(rec, p, None, None);
+        }
+        p = self.conv_in.record(rec, p, None, None);
+        p = self.resnet(rec, &self.mid[0], p);
+        if let Some(attention) = &self.attention {
+            p = self.attention(rec, attention, p);
+        }
+        self.resnet(rec, &self.mid[1], p)
     }
 
     fn norm(&self, rec: &mut Recorder, norm: &GroupNorm, x: View, silu: bool) -> ChannelNorm {
@@ -283,6 +287,7 @@ struct Reader<'a, 'b> {
     loader: &'a mut Loader<'b>,
     shapes: Shapes,
     groups: usize,
+    plain: BTreeMap<usize, stripes::Plain>,
 }
 
 impl Reader<'_, '_> {
@@ -320,8 +325,13 @@ impl Reader<'_, '_> {
         }
         let gain = self.loader.values(&format!("{module}.weight"), channels)?;
         let bias = self.loader.values(&format!("{module}.bias"), channels)?;
-        let (gain, bias) = (self.loader.vector(&gain)?, self.loader.vector(&bias)?);
-        Ok(gain.zip(bias).map(|(gain, bias)| GroupNorm { gain, bias }))
+        let values = [gain, bias];
+        let (gain, bias) = (self.loader.vector(&values[0])?, self.loader.vector(&values[1])?);
+        if !self.plain.contains_key(&channels) {
+            let (ones, zeros) = (self.loader.vector(&vec![1.0; channels])?, self.loader.vector(&vec![0.0; channels])?);
+            self.plain.extend(ones.zip(zeros).map(|(ones, zeros)| (channels, [ones, zeros])));
+        }
+        Ok(gain.zip(bias).map(|(gain, bias)| GroupNorm { gain, bias, values }))
     }
 
     /// A block whose input has so many channels; returns how many come out.
@@ -390,7 +400,7 @@ fn read(loader: &mut Loader<'_>) -> Result<(VaeFacts, Option<Vae>), ModelError> 
     let mean = loader.values("bn.running_mean", channels)?;
     let variance = loader.values("bn.running_var", channels)?;
     let deviation = variance.iter().map(|v| (f64::from(*v) + eps).sqrt() as f32).collect();
-    let mut r = Reader { loader, shapes, groups };
+    let mut r = Reader { loader, shapes, groups, plain: BTreeMap::new() };
     let narrow = channels / (FOLD * FOLD);
     let post_quant = match r.shapes.has("post_quant_conv") {
         true => {
@@ -449,6 +459,7 @@ fn read(loader: &mut Loader<'_>) -> Result<(VaeFacts, Option<Vae>), ModelError> 
     same("decoder.conv_out", width, found)?;
     same("decoder.conv_out", 3, rgb)?;
     let facts = VaeFacts { channels, groups, last_width: width, side: count("sample_size") };
+    let plain = r.plain;
     let built = (|| {
         let up = up.into_iter().map(|(resnets, upsample)| {
             Some(UpBlock { resnets: resnets.into_iter().collect::<Option<_>>()?, upsample: optional(upsample)? })
@@ -464,6 +475,7 @@ fn read(loader: &mut Loader<'_>) -> Result<(VaeFacts, Option<Vae>), ModelError> 
             up: up.collect::<Option<_>>()?,
             norm_out: norm_out?,
             conv_out: conv_out?,
+            plain,
         })
     })();
     Ok((facts, built))

@@ -33,7 +33,8 @@ impl NoiseRngName {
     args_conflicts_with_subcommands = true,
     after_help = "\
 MODEL is the folder of an image pack, owner/name on the hub, or a short name such as image-ternary-4b. Without one the \
-built-in model draws, which knows only simple shapes. What is piped in is the prompt when --prompt is absent. Sides are multiples of 16.
+built-in model draws, which knows only simple shapes. Without --prompt a lone word or sentence that is no model is the prompt, or \
+what is piped in. Sides are multiples of 16.
 
 Examples:
   onebit image --prompt 'a red circle above a blue square'                  without a download
@@ -111,7 +112,7 @@ pub struct PaintOptions {
     /// Whose noise the seed stands for [default: torch]
     #[arg(long, value_enum)]
     pub noise_rng: Option<NoiseRngName>,
-    /// Take the noise from a safetensors file: tensor `noise`, [tokens, channels] or [1, channels, height/16, width/16]
+    /// Take the noise from a safetensors file: tensor `noise` (or `latents.0`), [tokens, channels] or [1, channels, height/16, width/16]
     #[arg(long, value_name = "FILE", conflicts_with_all = ["seed", "noise_rng"])]
     pub noise: Option<PathBuf>,
     /// Write the noise and what each step makes of it to a safetensors file: tensors `latents.0` to `latents.STEPS`

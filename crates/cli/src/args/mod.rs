@@ -14,7 +14,7 @@ pub use files::{CompletionsArgs, ConvertArgs, ConvertTo, PullArgs};
 pub(crate) use generate::think;
 pub use generate::{ChatArgs, GenerateOptions, RunArgs, Think};
 pub use image::{CompareArgs, ImageArgs, ImageRunOptions, ImageTask, NoiseRngName, PaintOptions, image_size};
-pub use model::ModelArg;
+pub use model::{ModelArg, default_model};
 pub use report::{BenchArgs, DoctorArgs, InfoArgs, LogitsArgs, ModelsArgs};
 pub use running::{ActivationsName, BackendName, KeepIn, KvQuant, RunOptions};
 pub use serve::{ListenOptions, LogFormat, ServeArgs};

@@ -1,5 +1,6 @@
 //! The MODEL argument of commands that take one model and nothing else.
 
+use crate::resolve;
 use clap::Args;
 
 /// One model, by position or by `-m`.
@@ -19,9 +20,16 @@ impl ModelArg {
     pub fn name(&self) -> Option<String> {
         self.flag.clone().or_else(|| self.positional.clone()).or_else(default_model)
     }
+
+    /// A lone word that can only be a prompt.
+    #[must_use]
+    pub fn prompt(&self) -> Option<&str> {
+        self.positional.as_deref().filter(|word| !resolve::is_model(word))
+    }
 }
 
 /// `ONEBIT_MODEL`, unless it is empty.
-pub(super) fn default_model() -> Option<String> {
+#[must_use]
+pub fn default_model() -> Option<String> {
     std::env::var("ONEBIT_MODEL").ok().filter(|name| !name.is_empty())
 }

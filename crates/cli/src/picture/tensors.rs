@@ -18,7 +18,7 @@ pub struct NoiseFile {
     pub hash: String,
 }
 
-/// Reads the tensor `noise`: packed `[tokens, channels]`, or `[1, channels, rows, columns]` of latent pixels.
+/// Reads the tensor `noise`, or `latents.0` where there is none: packed `[tokens, channels]`, or `[1, channels, rows, columns]` of latent pixels.
 ///
 /// # Errors
 /// No such tensor, another shape or type, and values that are no numbers.
@@ -33,9 +33,14 @@ pub fn read_noise(path: &Path, size: ImageSize, channels: usize) -> Result<Noise
 
 fn noise(file: &[u8], size: ImageSize, channels: usize) -> Result<Vec<f32>> {
     let tensors = SafeTensors::deserialize(file).context("it is no safetensors file, or a damaged one")?;
-    let names = || tensors.names().join(", ");
-    let tensor =
-        tensors.tensor("noise").ok().with_context(|| format!("it has no tensor `noise`; it has {}", names()))?;
+    let names = || {
+        let mut names = tensors.names();
+        names.sort_unstable();
+        names.join(", ")
+    };
+    // What `--latents-out` writes begins with the noise.
+    let tensor = tensors.tensor("noise").or_else(|_| tensors.tensor("latents.0")).ok();
+    let tensor = tensor.with_context(|| format!("it has no tensor `noise`; it has {}", names()))?;
     let values = floats(&tensor)?;
     let (packed, planes) = ([size.tokens(), channels], [1, channels, size.rows(), size.columns()]);
     let values = match tensor.shape() {

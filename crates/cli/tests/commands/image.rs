@@ -151,6 +151,10 @@ fn noise_from_a_file_in_both_shapes() {
     desk.image(&[&[arg(&desk.model)], &again[..]].concat()).ok();
     assert_eq!(desk.pixels("a.png"), desk.pixels("c.png"));
     make(&["--noise", "packed.safetensors", "--seed", "1"]).code_is(2);
+    // What is written on the way can be read again.
+    make(&["--noise", "packed.safetensors", "--latents-out", "steps.safetensors", "-o", "d.png"]).ok();
+    make(&["--noise", "steps.safetensors", "-o", "e.png"]).ok();
+    assert_eq!(desk.pixels("d.png"), desk.pixels("e.png"));
     let wrong = desk.small(&["--noise", "packed.safetensors"]);
     wrong.fails(1, &["packed.safetensors", "[24, 128]", "[16, 128]", "[1, 128, 4, 4]"]);
 }
@@ -326,6 +330,21 @@ fn piped_text_is_the_prompt() {
     assert_eq!(desk.pixels("word.png"), desk.pixels("piped.png"));
 }
 
+/// `onebit image 'a red circle'` is what one types first.
+#[test]
+fn a_lone_sentence_is_the_prompt() {
+    let desk = Desk::new();
+    let usual = ["--size", "64x64", "--steps", "2", "--seed", "2", "-o"];
+    let lone = |more: &str| [&["A bonsai tree"], &usual[..], &[more]].concat();
+    desk.small(&["--seed", "2", "-o", "word.png"]).ok();
+    let args = [&["image"], &lone("lone.png")[..]].concat();
+    onebit(&args).dir(&desk.dir).env("ONEBIT_MODEL", arg(&desk.model)).run().ok();
+    assert_eq!(desk.pixels("word.png"), desk.pixels("lone.png"));
+    // Beside a prompt it must be a model.
+    desk.image(&[&lone("two.png")[..], &["--prompt", "A tree"]].concat()).fails(2, &["`A bonsai tree` is no model"]);
+    desk.image(&["/no/such", "--size", "64x64"]).fails(2, &["--prompt"]);
+}
+
 /// Of the tiny vocabulary, a letter is about a token.
 #[test]
 fn prompts_are_read_to_512_tokens_and_cut_with_a_warning() {
@@ -407,20 +426,33 @@ fn broken_weights_give_an_error_and_no_file() {
     assert!(desk.names().is_empty(), "{:?}", desk.names());
 }
 
-/// The layout in which Black Forest Labs publish the transformer is named, with what to take in its place; so is a single file.
+/// A file that is no transformer, one without the other parts beside it, and one of another kind of FLUX are named.
 #[test]
-fn other_layouts_of_the_weights_are_named() {
+fn files_that_are_no_model_are_named() {
     let desk = Desk::new();
     let copy = tempfile::tempdir().expect("a folder");
     copy_tree(&desk.model, copy.path());
-    let path = copy.path().join("transformer-packed-mflux/diffusion_pytorch_model.safetensors");
+    let vae = copy.path().join("vae/diffusion_pytorch_model.safetensors");
+    desk.image(&[arg(&vae), "--prompt", "A tree"]).fails(1, &["not the transformer", "vae and tokenizer"]);
     let bytes = vec![0; 384 * 128 * 4];
-    let tensor = TensorView::new(Dtype::F32, vec![384, 128], &bytes).expect("a tensor");
-    let file = safetensors::serialize([("double_blocks.0.img_attn.qkv.weight", tensor)], None).expect("a file");
-    std::fs::write(&path, file).expect("written");
-    desk.image(&[arg(copy.path()), "--prompt", "A tree"]).fails(1, &["Black Forest Labs", "`transformer` folder"]);
-    desk.image(&[arg(&path), "--prompt", "A tree"]).fails(1, &["single file", "vae and tokenizer"]);
-    assert!(desk.names().is_empty(), "{:?}", desk.names());
+    let write = |path: &Path, names: &[&str]| {
+        let view = || TensorView::new(Dtype::F32, vec![384, 128], &bytes).expect("a tensor");
+        let file = safetensors::serialize(names.iter().map(|name| (*name, view())), None).expect("a file");
+        std::fs::write(path, file).expect("written");
+    };
+    let flux = ["double_blocks.0.img_attn.qkv.weight", "double_stream_modulation_img.lin.weight"];
+    let file = copy.path().join("flux.safetensors");
+    write(&file, &flux);
+    desk.image(&[arg(&file), "--prompt", "A tree"]).fails(1, &["transformer: tensor `x_embedder.weight` is missing"]);
+    // The first FLUX has modulations in its blocks.
+    write(&file, &flux[..1]);
+    desk.image(&[arg(&file), "--prompt", "A tree"]).fails(1, &["not the transformer"]);
+    let alone = desk.file("flux.safetensors");
+    write(&alone, &flux);
+    desk.image(&[arg(&alone), "--prompt", "A tree"]).fails(1, &["text encoder"]);
+    std::fs::write(&alone, "no safetensors").expect("written");
+    desk.image(&[arg(&alone), "--prompt", "A tree"]).fails(1, &["flux.safetensors"]);
+    assert_eq!(desk.names(), ["flux.safetensors"]);
 }
 
 fn copy_tree(from: &Path, to: &Path) {

@@ -167,11 +167,10 @@ fn drawn(
     };
     let head = |(index, (model, size)): (usize, &(&String, ImageSize))| Column {
         title: name_of(model),
-        words: vec![format!(
-            "{size}, {} steps{}",
-            args.steps,
-            hash(index).map_or(String::new(), |h| format!(", model {h}"))
-        )],
+        words: [format!("{size}, {} steps", args.steps)]
+            .into_iter()
+            .chain(hash(index).map(|hash| format!("model {hash}")))
+            .collect(),
         size: (size.width(), size.height()),
     };
     let heads: Vec<Column> = columns.iter().enumerate().map(head).collect();

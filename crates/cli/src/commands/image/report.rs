@@ -17,11 +17,12 @@ pub(super) fn announce(studio: &Studio, recipe: &Recipe, plan: &ImagePlan) {
         how.push(format!("pixels are made in {} tiles", plan.tiles));
     }
     say(&format!(
-        "{} on {}: {}, {} steps, {}; peak memory about {} ({})",
+        "{} on {}: {}, {} {}, {}; peak memory about {} ({})",
         studio.name,
         studio.device,
         recipe.size,
         recipe.steps,
+        if recipe.steps == 1 { "step" } else { "steps" },
         recipe.seed_text(),
         bytes(plan.peak),
         how.join(", ")

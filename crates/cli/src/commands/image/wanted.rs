@@ -1,6 +1,6 @@
 //! What is to be made: from the arguments, and from a picture that is to be made again.
 
-use crate::args::{ImageArgs, image_size};
+use crate::args::{ImageArgs, default_model, image_size};
 use crate::picture::png;
 use crate::picture::recipe::{Maker, Noise, Recipe};
 use crate::picture::studio::Studio;
@@ -56,7 +56,7 @@ impl Wanted {
         let prompt = match (&args.prompt, base) {
             (Some(prompt), _) => prompt.clone(),
             (None, Some(base)) => base.prompt.clone(),
-            (None, None) => piped_prompt()?,
+            (None, None) => args.model.prompt().map_or_else(piped_prompt, |word| Ok(word.to_owned()))?,
         };
         if prompt.trim().is_empty() {
             bail!(Usage("the prompt is empty; say what the picture shows: --prompt 'A bonsai tree'".to_owned()));
@@ -162,8 +162,10 @@ fn size(args: &ImageArgs, base: Option<&Recipe>) -> Result<Option<ImageSize>> {
 
 /// The model that is named, else the one in `ONEBIT_MODEL`, else that of the earlier picture where its name leads to files.
 fn model(args: &ImageArgs, maker: Option<&Maker>) -> Result<Option<String>> {
-    if let Some(name) = args.model.name() {
-        return Ok(Some(name));
+    let is_prompt = args.prompt.is_none() && maker.is_none() && args.model.prompt().is_some();
+    let name = if is_prompt { default_model() } else { args.model.name() };
+    if name.is_some() {
+        return Ok(name);
     }
     let Some(maker) = maker else { return Ok(None) };
     match resolve::named(&maker.model) {

@@ -11,7 +11,7 @@ use std::ops::Range;
 /// Bytes of gathered rows that stay in a core's second cache while all blocks of the weight go over them.
 const GATHERED: usize = 448 << 10;
 
-/// Most and fewest pixels of a task. A kernel takes three rows at a time.
+/// Most and fewest pixels of a task. A kernel takes six rows at a time.
 const PIXELS: [usize; 2] = [48, 12];
 
 /// The operands of `Op::Conv2d`.
@@ -31,7 +31,7 @@ pub(crate) struct Conv2d<'a> {
 /// Pixels of a task, of a row of `width`.
 fn span(width: usize, cols: usize) -> usize {
     let most = (GATHERED / (cols * size_of::<f32>()).max(1)).clamp(PIXELS[1], PIXELS[0]);
-    width.div_ceil(width.div_ceil(most).max(1)).next_multiple_of(3).min(most)
+    width.div_ceil(width.div_ceil(most).max(1)).next_multiple_of(6).min(most)
 }
 
 fn width(grid: Grid, upsample: bool) -> usize {

@@ -34,9 +34,12 @@ const ON_LAVAPIPE: &[&str] = &[
     "speculation",
 ];
 
-/// Golden cases there: whole text models with integers, and whole pictures.
-const GOLDENS_ON_LAVAPIPE: [(&str, &str); 2] =
-    [("goldens", "wgpu_stays_within_the_int8_profile"), ("images", "wgpu_in_f32")];
+/// Golden cases there: whole text models with integers, whole pictures, and what the built-in model answers.
+const GOLDENS_ON_LAVAPIPE: [(&str, &str); 3] = [
+    ("goldens", "wgpu_stays_within_the_int8_profile"),
+    ("images", "wgpu_in_f32"),
+    ("commands", "quality::greedy_text_is_the_recorded_one_on_wgpu"),
+];
 
 /// Whether lavapipe is installed where Debian and others put it.
 fn has_lavapipe() -> bool {

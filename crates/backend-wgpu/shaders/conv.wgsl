@@ -17,7 +17,7 @@ struct Params {
 
 @group(0) @binding(0) var<uniform> p: Params;
 @group(0) @binding(1) var<storage, read> step: array<u32>;
-@group(0) @binding(2) var<storage, read> weight: array<f32>;
+@group(0) @binding(2) var<storage, read> taps: array<f32>;
 @group(0) @binding(3) var<storage, read_write> windows: array<f32>;
 @group(0) @binding(4) var<storage, read_write> guesses: array<f32>;
 @group(0) @binding(5) var<storage, read_write> arena: array<f32>;
@@ -41,24 +41,6 @@ fn entry(segment: u32, index: u32, channel: u32) -> f32 {
     return input(segment, i - accepted, channel);
 }
 
-// The same for the commonest step: everything is read before anything is written, so that all reads are on their way together.
-fn one_row(segment: u32, row: u32, channel: u32) {
-    let at = step[segment + SEGMENT_SLOT] * p.slot_stride + channel;
-    let a = windows[at];
-    let b = windows[at + p.channels];
-    let c = windows[at + 2u * p.channels];
-    let x = arena[place(p.x, row, channel)];
-    let taps = channel * 4u;
-    var sum = fma(weight[taps], a, 0.0);
-    sum = fma(weight[taps + 1u], b, sum);
-    sum = fma(weight[taps + 2u], c, sum);
-    sum = fma(weight[taps + 3u], x, sum);
-    arena[p.out + row * p.out_stride + channel] = silu(sum);
-    windows[at] = b;
-    windows[at + p.channels] = c;
-    windows[at + 2u * p.channels] = x;
-}
-
 @compute @workgroup_size(128)
 fn conv(@builtin(workgroup_id) wg: vec3<u32>, @builtin(local_invocation_index) t: u32) {
     let channel = wg.x * 128u + t;
@@ -73,13 +55,15 @@ fn conv(@builtin(workgroup_id) wg: vec3<u32>, @builtin(local_invocation_index) t
     let accepted = step[segment + SEGMENT_ACCEPTED];
     let speculative = step[segment + SEGMENT_SPECULATIVE] != 0u;
     if (p.kernel == 4u && rows == 1u && accepted == 0u && !speculative) {
-        one_row(segment, first_row, channel);
+        let window = step[segment + SEGMENT_SLOT] * p.slot_stride;
+        let x = arena[place(p.x, first_row, channel)];
+        arena[p.out + first_row * p.out_stride + channel] = convolved(window, p.channels, channel, x);
         return;
     }
     for (var i = first; i < min(first + TILE_ROWS, rows); i++) {
         var sum = 0.0;
         for (var j = 0u; j < p.kernel; j++) {
-            sum = fma(weight[channel * p.kernel + j], entry(segment, accepted + i + j, channel), sum);
+            sum = fma(taps[channel * p.kernel + j], entry(segment, accepted + i + j, channel), sum);
         }
         arena[p.out + (first_row + i) * p.out_stride + channel] = silu(sum);
         if (speculative) {

@@ -1,27 +1,7 @@
-// The gated delta rule, token by token: every split of a sequence into steps gives the same bits.
+// The gated delta rule of few rows, token by token: every split of a sequence into steps gives the same bits.
 //
-// A column of a head's matrix has a recurrence of its own. A workgroup has 32 columns of one head of one sequence; eight
-// threads share a column, each with KEPT of its values. Keys and queries are normalised four rows at a time. Accepted
-// guesses of the step before are rows like others, but for the output. With MADE the gates are what `gates` would make of
-// their inputs; the bits are the same.
-
-struct Params {
-    q: View,
-    k: View,
-    v: View,
-    log_decay: View,
-    beta: View,
-    out: u32,
-    out_stride: u32,
-    slot_stride: u32,
-    area_stride: u32,
-    // Floats of a row of a pending area.
-    guess_row: u32,
-    // 0: key = value / (values / keys), 1: key = value mod keys.
-    map: u32,
-    eps: f32,
-    query_factor: f32,
-}
+// A workgroup has 32 columns of one head of one sequence; eight threads share a column, a part each. Keys and queries are
+// normalised four rows at a time. Accepted guesses of the step before are rows like others, but for the output.
 
 @group(0) @binding(0) var<uniform> p: Params;
 @group(0) @binding(1) var<storage, read> step: array<u32>;
@@ -32,14 +12,12 @@ struct Params {
 @group(0) @binding(6) var<storage, read_write> arena: array<f32>;
 
 const COLUMNS: u32 = 32u;
-const PARTS: u32 = 8u;
 const BATCH: u32 = 4u;
-const WIDTH: u32 = KEPT * PARTS;
 
-// Keys of the batch, then its queries; zeros behind the key dimension.
-var<workgroup> vectors: array<f32, 2u * BATCH * WIDTH>;
-var<workgroup> pairs: array<vec2<f32>, 256>;
-var<workgroup> reads: array<f32, 256>;
+// Keys of the batch, then its queries.
+var<workgroup> vectors: array<vec4<f32>, 2u * BATCH * VECTOR>;
+// Two sets, in turn: while one is read the next one is written.
+var<workgroup> reads: array<f32, 512>;
 
 struct Head {
     // Where words of the segment begin.
@@ -61,23 +39,6 @@ fn gates_at() -> u32 {
     return values_at() + p.v.heads * p.v.dim;
 }
 
-// Of a row of the step.
-fn row_decay(row: u32, head: u32) -> f32 {
-    let x = arena[place(p.log_decay, row, head)];
-    if (MADE) {
-        return log_decay(x + bias[head], rate[head]);
-    }
-    return x;
-}
-
-fn row_beta(row: u32, head: u32) -> f32 {
-    let x = arena[place(p.beta, row, head)];
-    if (MADE) {
-        return sigmoid(x);
-    }
-    return x;
-}
-
 // Brings `count` rows from `first` on into shared memory: normalised keys, and queries of rows of the step. Threads 32 v to
 // 32 v + 31 have vector v.
 fn load(h: Head, first: u32, count: u32, accepted: bool, t: u32) {
@@ -89,46 +50,39 @@ fn load(h: Head, first: u32, count: u32, accepted: bool, t: u32) {
     let here = i < count && !(is_query && accepted);
     let row = step[h.segment + SEGMENT_FIRST_ROW] + first + i;
     var sums = vec2<f32>();
-    for (var d = lane; d < WIDTH; d += 32u) {
-        var x = 0.0;
-        if (here && d < p.k.dim) {
-            if (is_query) {
-                x = arena[place(p.q, row, h.key_head * p.q.dim + d)];
-            } else if (accepted) {
-                x = guesses[guess(h, SEGMENT_READ, first + i) + h.key_head * p.k.dim + d];
-            } else {
-                x = arena[place(p.k, row, h.key_head * p.k.dim + d)];
+    for (var q = lane; q < VECTOR; q += 32u) {
+        var x = vec4<f32>();
+        if (here && accepted) {
+            let at = guess(h, SEGMENT_READ, first + i) + h.key_head * p.k.dim;
+            for (var d = 0u; d < 4u; d++) {
+                if (4u * q + d < p.k.dim) {
+                    x[d] = guesses[at + 4u * q + d];
+                }
             }
+        } else if (here && is_query) {
+            x = arena_quad(vector_at(p.q, row, h.key_head), q);
+        } else if (here) {
+            x = arena_quad(vector_at(p.k, row, h.key_head), q);
         }
-        sums = squared(sums, x);
-        vectors[vector * WIDTH + d] = x;
+        sums = quad_squared(sums, x);
+        vectors[vector * VECTOR + q] = x;
     }
-    pairs[t] = sums;
-    workgroupBarrier();
-    for (var step_ = 16u; step_ > 0u; step_ /= 2u) {
-        if (lane < step_) {
-            pairs[t] += pairs[t + step_];
-        }
-        workgroupBarrier();
-    }
-    let factor = inverse_of(pairs[t - lane], 1.0, p.eps) * select(1.0, p.query_factor, is_query);
-    for (var d = lane; d < WIDTH; d += 32u) {
-        vectors[vector * WIDTH + d] *= factor;
+    let factor = normaliser(sums, is_query, t);
+    for (var q = lane; q < VECTOR; q += 32u) {
+        vectors[vector * VECTOR + q] *= factor;
     }
     workgroupBarrier();
 }
 
-// The sum over the threads of a column, in ascending order of their parts.
-fn column_sum(x: f32, t: u32) -> f32 {
+// The sum over the parts of a column; `turn` says in which set, another one than the last time.
+fn column_sum(x: f32, turn: u32, t: u32) -> f32 {
+    reads[turn * 256u + t] = x;
     workgroupBarrier();
-    reads[t] = x;
-    workgroupBarrier();
-    let column = t % COLUMNS;
-    var sum = reads[column];
-    for (var part = 1u; part < PARTS; part++) {
-        sum += reads[part * COLUMNS + column];
-    }
-    return sum;
+    let at = turn * 256u + t % COLUMNS;
+    let first = (reads[at] + reads[at + COLUMNS]) + (reads[at + 2u * COLUMNS] + reads[at + 3u * COLUMNS]);
+    let second =
+        (reads[at + 4u * COLUMNS] + reads[at + 5u * COLUMNS]) + (reads[at + 6u * COLUMNS] + reads[at + 7u * COLUMNS]);
+    return first + second;
 }
 
 @compute @workgroup_size(256)
@@ -136,7 +90,7 @@ fn delta(@builtin(workgroup_id) wg: vec3<u32>, @builtin(local_invocation_index) 
     var h: Head;
     h.segment = step[STEP_SEGMENT] + wg.z * SEGMENT_WORDS;
     h.head = wg.y;
-    h.key_head = select(h.head / (p.v.heads / p.k.heads), h.head % p.k.heads, p.map == 1u);
+    h.key_head = key_head(h.head);
     h.column = wg.x * COLUMNS + t % COLUMNS;
     let part = t / COLUMNS;
     let inside = h.column < p.v.dim;
@@ -147,13 +101,16 @@ fn delta(@builtin(workgroup_id) wg: vec3<u32>, @builtin(local_invocation_index) 
     let state = step[h.segment + SEGMENT_SLOT] * p.slot_stride + h.head * p.k.dim * p.v.dim + h.column;
     let value = h.head * p.v.dim + h.column;
 
-    var s = array<f32, KEPT>();
-    for (var r = 0u; r < KEPT; r++) {
-        let key = part * KEPT + r;
-        if (inside && key < p.k.dim) {
-            s[r] = states[state + key * p.v.dim];
+    var s = array<vec4<f32>, QUADS>();
+    for (var j = 0u; j < QUADS; j++) {
+        let key = 4u * (j * PARTS + part);
+        for (var i = 0u; i < 4u; i++) {
+            if (inside && key + i < p.k.dim) {
+                s[j][i] = states[state + (key + i) * p.v.dim];
+            }
         }
     }
+    var turn = 0u;
     let all = accepted + rows;
     var first = 0u;
     while (first < all) {
@@ -182,21 +139,23 @@ fn delta(@builtin(workgroup_id) wg: vec3<u32>, @builtin(local_invocation_index) 
                 }
             }
             let factor = exponential(decay);
-            let key = i * WIDTH + part * KEPT;
-            var read = 0.0;
-            for (var r = 0u; r < KEPT; r++) {
-                s[r] *= factor;
-                read = fma(s[r], vectors[key + r], read);
+            let key = i * VECTOR + part;
+            var read = vec4<f32>();
+            for (var j = 0u; j < QUADS; j++) {
+                s[j] *= factor;
+                read = fma(s[j], vectors[key + j * PARTS], read);
             }
-            let learned = beta * (v - column_sum(read, t));
-            let query = key + BATCH * WIDTH;
-            var y = 0.0;
-            for (var r = 0u; r < KEPT; r++) {
-                s[r] = fma(vectors[key + r], learned, s[r]);
-                y = fma(s[r], vectors[query + r], y);
+            let learned = beta * (v - column_sum(joined(read), turn, t));
+            turn = 1u - turn;
+            let query = key + BATCH * VECTOR;
+            var y = vec4<f32>();
+            for (var j = 0u; j < QUADS; j++) {
+                s[j] = fma(vectors[key + j * PARTS], vec4<f32>(learned), s[j]);
+                y = fma(s[j], vectors[query + j * PARTS], y);
             }
             if (!is_guess) {
-                let sum = column_sum(y, t);
+                let sum = column_sum(joined(y), turn, t);
+                turn = 1u - turn;
                 if (part == 0u && inside) {
                     arena[p.out + row * p.out_stride + value] = sum;
                 }
@@ -205,10 +164,12 @@ fn delta(@builtin(workgroup_id) wg: vec3<u32>, @builtin(local_invocation_index) 
         first += count;
         // What was accepted is kept, whether or not the rows are.
         if ((first == accepted && speculative) || (first == all && !speculative)) {
-            for (var r = 0u; r < KEPT; r++) {
-                let key = part * KEPT + r;
-                if (inside && key < p.k.dim) {
-                    states[state + key * p.v.dim] = s[r];
+            for (var j = 0u; j < QUADS; j++) {
+                let key = 4u * (j * PARTS + part);
+                for (var i = 0u; i < 4u; i++) {
+                    if (inside && key + i < p.k.dim) {
+                        states[state + (key + i) * p.v.dim] = s[j][i];
+                    }
                 }
             }
         }

@@ -29,6 +29,16 @@ struct Params {
     factor: f32,
     // Rows of activations, as `row_count` takes it.
     count: u32,
+    // Of the convolution behind it, where it does that too: its first row of the weight, its channels, where results go, and
+    // floats between slots.
+    conv_row: u32,
+    channels: u32,
+    conv_out: u32,
+    conv_stride: u32,
+    slot_stride: u32,
+    reserved_a: u32,
+    reserved_b: u32,
+    reserved_c: u32,
 }
 
 @group(0) @binding(0) var<uniform> p: Params;
@@ -44,12 +54,4 @@ const THREADS: u32 = LANES * SLICES;
 
 fn input_scale(m: u32, record: u32) -> f32 {
     return bitcast<f32>(prepared_words[p.scales + m * (p.padded / GROUP_COLUMNS) + record]);
-}
-
-fn store(y: f32, m: u32, row: u32) {
-    var value = y;
-    if (EPILOGUE == 1u) {
-        value += arena[place(p.residual, m, p.first_row + row)];
-    }
-    arena[p.out + m * p.out_stride + row] = value;
 }

@@ -1,6 +1,7 @@
 // The input of a product, once for all parts of its weight: norm or gate, rounding to integers, sums of 32.
 //
-// INPUT says what the values are made of; with JOINED they are attention's, whose splits are joined here. KIND says what comes out: floats, four integers a word, or integers as floats.
+// INPUT says what the values are made of; with JOINED they are attention's, whose splits are joined here; with SELECTED they are
+// of the rows that give logits alone. KIND says what comes out: floats, four integers a word, or integers as floats.
 // A workgroup has eight groups of 128 columns of one row, four neighbouring values a thread. It finds the norm of the
 // whole row for itself, which is cheaper than waiting for another kernel.
 
@@ -74,9 +75,14 @@ fn prepare(@builtin(workgroup_id) wg: vec3<u32>, @builtin(local_invocation_index
     let group = wg.y * 8u + t / 32u;
     let first = group * GROUP_COLUMNS + 4u * lane;
 
+    // Where its values come from.
+    var source = r;
+    if (SELECTED) {
+        source = step[step[STEP_LOGIT_ROWS] + r];
+    }
     var x = vec4<f32>();
     if (!JOINED) {
-        x = values_of(p.x, r, first);
+        x = values_of(p.x, source, first);
     } else if (first < p.cols) {
         x = joined(r, first);
     }
@@ -86,15 +92,15 @@ fn prepare(@builtin(workgroup_id) wg: vec3<u32>, @builtin(local_invocation_index
             // Four reads are on their way together.
             var c = t;
             while (c + 768u < p.cols) {
-                let first_x = arena[place(p.x, r, c)];
-                let second = arena[place(p.x, r, c + 256u)];
-                let third = arena[place(p.x, r, c + 512u)];
-                let fourth = arena[place(p.x, r, c + 768u)];
+                let first_x = arena[place(p.x, source, c)];
+                let second = arena[place(p.x, source, c + 256u)];
+                let third = arena[place(p.x, source, c + 512u)];
+                let fourth = arena[place(p.x, source, c + 768u)];
                 sums = squared(squared(squared(squared(sums, first_x), second), third), fourth);
                 c += 1024u;
             }
             while (c < p.cols) {
-                sums = squared(sums, arena[place(p.x, r, c)]);
+                sums = squared(sums, arena[place(p.x, source, c)]);
                 c += 256u;
             }
         } else {
@@ -103,10 +109,10 @@ fn prepare(@builtin(workgroup_id) wg: vec3<u32>, @builtin(local_invocation_index
         pairs[t] = sums;
         workgroupBarrier();
         // Over the workgroup, or over the 32 threads of a group.
-        for (var step = select(16u, 128u, INPUT == INPUT_NORM); step > 0u; step /= 2u) {
+        for (var step_ = select(16u, 128u, INPUT == INPUT_NORM); step_ > 0u; step_ /= 2u) {
             let among = select(lane, t, INPUT == INPUT_NORM);
-            if (among < step) {
-                pairs[t] += pairs[t + step];
+            if (among < step_) {
+                pairs[t] += pairs[t + step_];
             }
             workgroupBarrier();
         }

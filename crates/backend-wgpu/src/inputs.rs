@@ -33,6 +33,10 @@ pub(crate) struct Counts {
     pub tiles: usize,
     /// Tokens of its longest sequence, this step's included.
     pub context: usize,
+    /// Most rows of one segment.
+    pub longest: usize,
+    /// Whether rows are guesses, or guesses are taken in.
+    pub guesses: bool,
 }
 
 impl Counts {
@@ -43,6 +47,8 @@ impl Counts {
             segments: inputs.segments.len(),
             tiles: inputs.segments.iter().map(|s| s.rows.len().div_ceil(TILE_ROWS)).sum(),
             context: inputs.segments.iter().map(|s| s.past + s.rows.len()).max().unwrap_or(0),
+            longest: inputs.segments.iter().map(|s| s.rows.len()).max().unwrap_or(0),
+            guesses: inputs.segments.iter().any(|s| s.speculative || s.accepted > 0),
         }
     }
 }

@@ -436,6 +436,12 @@ pub(crate) fn memory<'a>(cache: &'a Cache, device: &Arc<Device>) -> Result<&'a M
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{WgpuBackend, WgpuOptions};
+    use onebit_ops::{
+        Activations, Backend, Bucket, CacheSpec, HeadMap, KvFormat, KvSpec, Norm, PlanOptions, Recorder, StateSpec,
+        UploadOptions, View,
+    };
+    use onebit_quant::{Format, quantize};
 
     /// A long prompt is read in submissions that no system takes the device away for: a layer of the 27B for 512 rows, and what
     /// attention over 8,192 tokens adds.
@@ -455,5 +461,78 @@ mod tests {
         }
         // Decoding is one submission.
         assert_eq!(submissions([5120 * 34_816; 320].into_iter().map(|w: u64| w / 512)).len(), 1);
+    }
+
+    const HIDDEN: usize = 256;
+
+    /// A layer with attention or with the delta rule, and its MLP.
+    fn layer(backend: &WgpuBackend, hybrid: bool, kv: KvFormat) -> Vec<usize> {
+        let weight = |rows: usize, cols: usize| {
+            let packed = quantize(Format::Q1_0, rows, cols, &vec![1.0; rows * cols]).unwrap();
+            backend.upload("w", &[packed.as_matrix()], UploadOptions::default()).unwrap()
+        };
+        let vector = |n: usize| backend.upload_vector(&vec![1.0; n]).unwrap();
+        let norm = Norm { gain: vector(HIDDEN), eps: 1e-6 };
+        let (gain, kind) = (vector(128), Activations::I8G128);
+        let mut rec = Recorder::new(Bucket { rows: 20, logits: 1, context: 512 });
+        let x = rec.embed(&weight(8, HIDDEN));
+        let part = |y: View, i: usize| y.columns(i * HIDDEN..(i + 1) * HIDDEN);
+        let inner = if hybrid {
+            let y = rec.norm_linear(x, &norm, &weight(4 * HIDDEN + 4, HIDDEN), kind);
+            let mixed = rec.conv_silu(y.columns(0..3 * HIDDEN), &vector(3 * HIDDEN * 4), 4, 0);
+            let gate = |at: usize| y.columns(4 * HIDDEN + 2 * at..4 * HIDDEN + 2 * at + 2);
+            let gates = rec.delta_gates(gate(0), gate(1), &vector(2), &vector(2));
+            let qkv = [0, 1, 2].map(|i| part(mixed, i).split(2));
+            let read = rec.gated_delta(qkv, gates, HeadMap::Grouped, 1e-6, 0);
+            let read = rec.gated_norm(read, part(y, 3).split(2), &gain, 1e-6);
+            View { heads: 1, dim: HIDDEN, stride: HIDDEN, ..read }
+        } else {
+            let y = rec.norm_linear(x, &norm, &weight(4 * HIDDEN, HIDDEN), kind);
+            let rope = Arc::new(RopeTable::plain(1e4, 128));
+            let [q, k] = [0, 1].map(|i| rec.rms_norm(part(y, i).split(2), &gain, 1e-6));
+            let [q, k] = [q, k].map(|x| rec.rope(x, &rope));
+            let read = rec.attention(q, k, part(y, 2).split(2), 0, 0.1);
+            rec.sigmoid_mul(read, part(y, 3))
+        };
+        let x = rec.linear_add(inner, &weight(HIDDEN, HIDDEN), kind, x);
+        let inner = rec.norm_linear_swiglu(x, &norm, &weight(4 * HIDDEN, HIDDEN), kind);
+        let y = rec.linear_add(inner, &weight(HIDDEN, 2 * HIDDEN), kind, x);
+        rec.output(y, "y");
+        let kv = KvSpec { layers: 1, heads: 2, dim: 128, pages: 8, format: kv };
+        let [kernel, heads, key_dim, value_dim] = [4, 2, 128, 128];
+        let (channels, max_pending) = (3 * HIDDEN, 1);
+        let state = StateSpec { layers: 1, slots: 1, channels, kernel, heads, key_dim, value_dim, max_pending };
+        let cache = backend.cache(CacheSpec { kv, state: Some(state) }).unwrap();
+        let plan = backend.compile(rec.finish(), &cache, PlanOptions::default()).unwrap();
+        let plan: &Arc<WgpuPlan> = plan.payload().unwrap();
+        let counts = |rows: usize, segments: usize| Counts {
+            rows,
+            logits: 0,
+            segments,
+            tiles: segments,
+            context: 300,
+            longest: rows / segments,
+            guesses: false,
+        };
+        let work = lock(&plan.work);
+        let run = |counts: Counts| {
+            let fits = |dispatch: &&Dispatch| dispatch.launches.iter().any(|(launch, _)| launch.fits(&counts));
+            work.dispatches.iter().flatten().filter(fits).count()
+        };
+        // Less the embedding and the output.
+        [(1, 1), (2, 2), (2, 1), (20, 1)].map(|(rows, segments)| run(counts(rows, segments)) - 2).to_vec()
+    }
+
+    /// Each dispatch waits for the one before it, which is most of the time of a step of one row: `shaders/README.md`.
+    #[test]
+    fn a_decoded_row_takes_nine_dispatches_a_layer() {
+        if crate::adapters().is_empty() {
+            return eprintln!("not run: no adapter");
+        }
+        let backend = WgpuBackend::new(WgpuOptions::default()).unwrap();
+        // One row, two sequences with one each, one with two rows, and one with many.
+        assert_eq!(layer(&backend, false, KvFormat::F16), [9, 9, 10, 10]);
+        assert_eq!(layer(&backend, false, KvFormat::Q8), [10, 10, 10, 10]);
+        assert_eq!(layer(&backend, true, KvFormat::F16), [9, 9, 10, 11]);
     }
 }

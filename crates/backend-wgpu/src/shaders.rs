@@ -38,11 +38,18 @@ const ROWS: &str = include_str!("../shaders/rows.wgsl");
 const SUM: &str = include_str!("../shaders/sum.wgsl");
 const COMMON: &str = include_str!("../shaders/common.wgsl");
 const KV: &str = include_str!("../shaders/kv.wgsl");
+const HALF: &str = include_str!("../shaders/half.wgsl");
 const KV_STORE: &str = include_str!("../shaders/kv_store.wgsl");
 const LINEAR_HEAD: &str = include_str!("../shaders/linear_head.wgsl");
+const LINEAR_FEW: &str = include_str!("../shaders/linear.wgsl");
+const LINEAR_STORE: &str = include_str!("../shaders/linear_store.wgsl");
+const CONV_ONE: &str = include_str!("../shaders/conv_one.wgsl");
 const LINEAR_PACKED: &str = include_str!("../shaders/linear_packed.wgsl");
 const LINEAR_PREPARED: &str = include_str!("../shaders/linear_prepared.wgsl");
 const ROUNDING: &str = include_str!("../shaders/rounding.wgsl");
+const ATTENTION_CORE: &str = include_str!("../shaders/attention_core.wgsl");
+const DELTA_RULE: &str = include_str!("../shaders/delta_rule.wgsl");
+const DELTA_INPUTS: &str = include_str!("../shaders/delta_inputs.wgsl");
 const JOIN: &str = include_str!("../shaders/attention_join.wgsl");
 const KEYS: &str = include_str!("../shaders/sample_keys.wgsl");
 
@@ -58,22 +65,29 @@ macro_rules! sources {
 
 sources! {
     PREPARE "prepare" [ROUNDING, JOIN, include_str!("../shaders/prepare.wgsl")] Read Read Read Write;
-    LINEAR "linear" [ROWS, LINEAR_HEAD, LINEAR_PREPARED, LINEAR_PACKED, include_str!("../shaders/linear.wgsl")]
+    LINEAR "linear" [ROWS, LINEAR_HEAD, LINEAR_STORE, LINEAR_PREPARED, LINEAR_PACKED, LINEAR_FEW]
         Read Read Read Read Read Write;
-    WIDE "linear" [ROWS, LINEAR_HEAD, LINEAR_PREPARED, LINEAR_PACKED, include_str!("../shaders/linear_wide.wgsl")]
+    LINEAR_CONV "linear" [ROWS, LINEAR_HEAD, include_str!("../shaders/linear_conv.wgsl"), CONV_ONE, LINEAR_PREPARED,
+        LINEAR_PACKED, LINEAR_FEW] Read Read Read Read Read Write Read Write;
+    WIDE "linear" [ROWS, LINEAR_HEAD, LINEAR_STORE, LINEAR_PREPARED, LINEAR_PACKED,
+        include_str!("../shaders/linear_wide.wgsl")] Read Read Read Read Read Write;
+    DENSE "linear" [ROWS, LINEAR_HEAD, LINEAR_STORE, include_str!("../shaders/linear_dense.wgsl")]
         Read Read Read Read Read Write;
-    DENSE "linear" [ROWS, LINEAR_HEAD, include_str!("../shaders/linear_dense.wgsl")] Read Read Read Read Read Write;
     EMBED "embed" [include_str!("../shaders/embed.wgsl")] Read Read Read Read Write;
     POINTWISE "pointwise" [ROWS, include_str!("../shaders/pointwise.wgsl")] Read Write;
     OUTPUT "output" [ROWS, include_str!("../shaders/output.wgsl")] Read Read Write;
     NORM "norm" [include_str!("../shaders/norm.wgsl")] Read Write;
     ROPE "rope" [include_str!("../shaders/rope.wgsl")] Read Write;
     GATES "gates" [include_str!("../shaders/gates.wgsl")] Read Read Write;
-    CONV "conv" [include_str!("../shaders/conv.wgsl")] Read Read Write Write Write;
-    DELTA "delta" [include_str!("../shaders/delta.wgsl")] Read Read Read Write Write Write;
-    APPEND "append" [KV, KV_STORE, include_str!("../shaders/append.wgsl")] Read Read Write;
-    HEADS "heads" [KV, KV_STORE, include_str!("../shaders/heads.wgsl")] Read Read Read Write Write;
-    ATTENTION "attention" [KV, JOIN, include_str!("../shaders/attention.wgsl")] Read Read Read Write Write;
+    CONV "conv" [CONV_ONE, include_str!("../shaders/conv.wgsl")] Read Read Write Write Write;
+    DELTA "delta" [DELTA_RULE, DELTA_INPUTS, include_str!("../shaders/delta.wgsl")] Read Read Read Write Write Write;
+    DELTA_MAKE "delta_make" [DELTA_RULE, DELTA_INPUTS, include_str!("../shaders/delta_make.wgsl")] Read Read Read Write;
+    DELTA_ROWS "delta_rows" [DELTA_RULE, include_str!("../shaders/delta_rows.wgsl")] Read Read Read Write Write;
+    APPEND "append" [KV, HALF, KV_STORE, include_str!("../shaders/append.wgsl")] Read Read Write;
+    HEADS "heads" [KV, HALF, KV_STORE, include_str!("../shaders/heads.wgsl")] Read Read Read Write Write;
+    ATTENTION "attention" [KV, JOIN, ATTENTION_CORE, include_str!("../shaders/attention.wgsl")] Read Read Read Write Write;
+    ATTENTION_ONE "attention_one" [KV, HALF, JOIN, ATTENTION_CORE, include_str!("../shaders/attention_one.wgsl")]
+        Read Read Read Write Write Write;
     COMBINE "attention_combine" [JOIN, include_str!("../shaders/attention_combine.wgsl")] Read Read Write;
     SAMPLE_SCAN "sample_scan" [KEYS, include_str!("../shaders/sample_scan.wgsl")] Read Read Write;
     BANDWIDTH "bandwidth" [include_str!("../shaders/bandwidth.wgsl")] Read Write;
@@ -209,11 +223,12 @@ pub(crate) fn kind_of(activations: Activations, dot_products: bool) -> u32 {
     }
 }
 
-/// With the dimension of heads whose splits of attention it joins, where it does.
-pub(crate) fn prepare(kind: u32, input: u32, joined: Option<u32>) -> Kernel {
+/// With the dimension of heads whose splits of attention it joins, where it does; and whether it is for rows with logits alone.
+pub(crate) fn prepare(kind: u32, input: u32, joined: Option<u32>, selected: bool) -> Kernel {
     PREPARE.with(&[
         ("KIND", Value::Number(kind)),
         ("INPUT", Value::Number(input)),
+        ("SELECTED", Value::Flag(selected)),
         ("JOINED", Value::Flag(joined.is_some())),
         ("DIM", Value::Number(joined.unwrap_or(4))),
     ])
@@ -228,13 +243,19 @@ pub(crate) struct Packed {
     pub residuals: bool,
     pub integers: bool,
     pub adds: bool,
+    /// Whether it does the convolution behind it: of few rows, to which nothing is added.
+    pub convolves: bool,
     pub rows: u32,
     pub slices: u32,
 }
 
 impl Packed {
     pub(crate) fn kernel(&self) -> Kernel {
-        let source = if self.rows == WIDE_ROWS { &WIDE } else { &LINEAR };
+        let source = match (self.convolves, self.rows) {
+            (true, _) => &LINEAR_CONV,
+            (false, WIDE_ROWS) => &WIDE,
+            (false, _) => &LINEAR,
+        };
         source.with(&[
             ("BITS", Value::Number(self.bits)),
             ("GROUP", Value::Number(self.group)),
@@ -322,11 +343,36 @@ pub(crate) fn heads(format: u32, dim: u32) -> Kernel {
 }
 
 pub(crate) fn attention(format: u32, dim: u32, split: bool) -> Kernel {
-    ATTENTION.with(&[("FORMAT", Value::Number(format)), ("DIM", Value::Number(dim)), ("SPLIT", Value::Flag(split))])
+    ATTENTION.with(&attention_constants(format, dim, split, false))
 }
 
+/// For steps of sequences with a row each, whose keys and values are numbers.
+pub(crate) fn attention_one(format: u32, dim: u32, split: bool) -> Kernel {
+    ATTENTION_ONE.with(&attention_constants(format, dim, split, true))
+}
+
+fn attention_constants(format: u32, dim: u32, split: bool, own: bool) -> [(&'static str, Value); 4] {
+    [
+        ("FORMAT", Value::Number(format)),
+        ("DIM", Value::Number(dim)),
+        ("SPLIT", Value::Flag(split)),
+        ("OWN", Value::Flag(own)),
+    ]
+}
+
+/// For few rows; MADE says whether it makes its gates.
 pub(crate) fn delta(kept: u32, made: bool) -> Kernel {
     DELTA.with(&[("KEPT", Value::Number(kept)), ("MADE", Value::Flag(made))])
+}
+
+/// For many rows, what their heads share.
+pub(crate) fn delta_make(kept: u32, made: bool) -> Kernel {
+    DELTA_MAKE.with(&[("KEPT", Value::Number(kept)), ("MADE", Value::Flag(made))])
+}
+
+/// For many rows, behind it.
+pub(crate) fn delta_rows(kept: u32) -> Kernel {
+    DELTA_ROWS.with(&[("KEPT", Value::Number(kept))])
 }
 
 pub(crate) fn sample(threads: u32) -> Kernel {
@@ -339,8 +385,9 @@ pub fn every() -> Vec<(String, String)> {
     const TYPES: [ParamType; 3] = [ParamType::F16, ParamType::BF16, ParamType::F32];
     let mut all = Vec::new();
     for kind in [kinds::FLOATS, kinds::PACKED, kinds::WHOLE] {
-        all.extend((inputs::PLAIN..=inputs::SWIGLU).map(|input| prepare(kind, input, None)));
-        all.extend([inputs::PLAIN, inputs::SIGMOID].map(|input| prepare(kind, input, Some(128))));
+        all.extend((inputs::PLAIN..=inputs::SWIGLU).map(|input| prepare(kind, input, None, false)));
+        all.push(prepare(kind, inputs::NORM, None, true));
+        all.extend([inputs::PLAIN, inputs::SIGMOID].map(|input| prepare(kind, input, Some(128), false)));
     }
     for rows in ROW_COUNTS.into_iter().chain([WIDE_ROWS]) {
         // Both numbers of slices, with one epilogue each.
@@ -358,7 +405,12 @@ pub fn every() -> Vec<(String, String)> {
                         (ParamType::F32, Some(ParamType::F16), false),
                         (ParamType::F16, Some(ParamType::BF16), false),
                     ] {
-                        all.push(Packed { bits, group, scale, bias, residuals, integers, adds, rows, slices }.kernel());
+                        let few = rows != WIDE_ROWS;
+                        for convolves in if few && !adds { vec![false, true] } else { vec![false] } {
+                            let packed =
+                                Packed { bits, group, scale, bias, residuals, integers, adds, convolves, rows, slices };
+                            all.push(packed.kernel());
+                        }
                     }
                 }
             }
@@ -379,11 +431,17 @@ pub fn every() -> Vec<(String, String)> {
     all.extend(TYPES.map(conv2d));
     all.extend(FULL_DIMS.map(full_attention));
     all.extend([256, 512].map(sample));
-    all.extend(KEPT.into_iter().flat_map(|kept| [false, true].map(|made| delta(kept, made))));
+    for kept in KEPT {
+        all.push(delta_rows(kept));
+        all.extend([false, true].into_iter().flat_map(|made| [delta(kept, made), delta_make(kept, made)]));
+    }
     for format in [KvFormat::F32, KvFormat::F16, KvFormat::Q8, KvFormat::Q4].map(kv_number) {
         all.extend(HEAD_DIMS.map(|dim| append(format, dim)));
         all.extend(HEAD_DIMS.map(|dim| heads(format, dim)));
         all.extend(HEAD_DIMS.iter().flat_map(|dim| [false, true].map(|split| attention(format, *dim, split))));
+    }
+    for format in [KvFormat::F32, KvFormat::F16].map(kv_number) {
+        all.extend(HEAD_DIMS.iter().flat_map(|dim| [false, true].map(|split| attention_one(format, *dim, split))));
     }
     all.into_iter().map(|kernel| (kernel.describe(), kernel.text())).collect()
 }

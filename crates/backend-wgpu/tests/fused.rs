@@ -5,8 +5,8 @@ mod common;
 
 use onebit_backend_wgpu::WgpuOptions;
 use onebit_ops::{
-    Activations, Backend, Bucket, CacheSpec, HeadMap, KvFormat, KvSpec, PlanOptions, Recorder, RopeTable, Segment,
-    StateSpec, StepInputs, View, Weight, wait,
+    Activations, Backend, Bucket, CacheSpec, HeadMap, KvFormat, KvSpec, Norm, PlanOptions, Recorder, RopeTable,
+    Segment, StateSpec, StepInputs, View, Weight, wait,
 };
 use onebit_quant::{Format, quantize};
 use std::sync::Arc;
@@ -21,7 +21,8 @@ fn numbers(n: usize, seed: usize) -> Vec<f32> {
     (0..n).map(|i| ((i * 7919 + seed * 104_729 + i / 91) % 2003) as f32 / 1001.5 - 1.0).collect()
 }
 
-/// Attention behind norms and rotations and a gate, then a delta rule with gates and a gated norm.
+/// Attention behind norms and rotations and a gate, then a delta rule with gates and a gated norm, then a product of normed rows
+/// that are selected; in a step of several rows and two of one.
 fn run(backend: &dyn Backend, apart: bool) -> Vec<u32> {
     let upload = |rows: usize, seed: usize| -> Weight {
         let packed = quantize(Format::F32, rows, HIDDEN, &numbers(rows * HIDDEN, seed)).unwrap();
@@ -65,6 +66,11 @@ fn run(backend: &dyn Backend, apart: bool) -> Vec<u32> {
     let normed = View { heads: 1, dim: HIDDEN, stride: HIDDEN, ..normed };
     let y = rec.linear_add(normed, &out, Activations::F32, x);
     rec.output(y, "y");
+    let last = rec.select_rows(y);
+    let last = tap(&mut rec, last);
+    let norm = Norm { gain: vector(HIDDEN, 9), eps: 1e-6 };
+    let logits = rec.norm_linear(last, &norm, &table, Activations::F32);
+    rec.output(logits, "logits");
     let kv = KvSpec { layers: 1, heads: HEADS, dim: DIM, pages: 1, format: KvFormat::F16 };
     let state = StateSpec {
         layers: 1,
@@ -78,14 +84,22 @@ fn run(backend: &dyn Backend, apart: bool) -> Vec<u32> {
     };
     let cache = backend.cache(CacheSpec { kv, state: Some(state) }).unwrap();
     let plan = backend.compile(rec.finish(), &cache, PlanOptions::default()).unwrap();
-    let inputs = StepInputs {
-        tokens: (0..ROWS as u32).collect(),
-        positions: (0..ROWS as u32).map(|t| [t; 3]).collect(),
-        segments: vec![Segment { rows: 0..ROWS, slot: 0, pages: vec![0], past: 0, accepted: 0, speculative: false }],
-        ..StepInputs::default()
-    };
-    let output = wait(backend, backend.run(&plan, inputs).unwrap()).unwrap();
-    output.values["y"].iter().map(|v| v.to_bits()).collect()
+    let mut bits = Vec::new();
+    for rows in [0..ROWS, ROWS..ROWS + 1, ROWS + 1..ROWS + 2] {
+        let (past, count) = (rows.start, rows.len());
+        let positions = rows.clone().map(|t| [t as u32; 3]).collect();
+        let segment = Segment { rows: 0..count, slot: 0, pages: vec![0], past, accepted: 0, speculative: false };
+        let inputs = StepInputs {
+            tokens: rows.map(|t| t as u32).collect(),
+            positions,
+            segments: vec![segment],
+            logit_rows: vec![count - 1],
+            ..StepInputs::default()
+        };
+        let output = wait(backend, backend.run(&plan, inputs).unwrap()).unwrap();
+        bits.extend(["y", "logits"].iter().flat_map(|name| output.values[*name].iter().map(|v| v.to_bits())));
+    }
+    bits
 }
 
 #[test]

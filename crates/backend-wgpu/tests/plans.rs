@@ -42,8 +42,17 @@ impl Numbers {
     }
 }
 
-/// One layer with attention, maybe with a gate behind it, and one with the delta rule, then a product.
-fn record(backend: &dyn Backend, bucket: Bucket, kind: Activations, gated: bool) -> onebit_ops::Program {
+/// What stands around attention.
+#[derive(Clone, Copy)]
+struct Around {
+    /// Norms of queries and keys.
+    normed: bool,
+    /// A gate behind it.
+    gated: bool,
+}
+
+/// One layer with attention and one with the delta rule, then a product.
+fn record(backend: &dyn Backend, bucket: Bucket, kind: Activations, around: Around) -> onebit_ops::Program {
     let mut numbers = Numbers(7);
     let mut weight = |rows: usize| -> Weight {
         let packed = numbers.binary(rows, HIDDEN);
@@ -57,6 +66,7 @@ fn record(backend: &dyn Backend, bucket: Bucket, kind: Activations, gated: bool)
     let mut vector = |n: usize| backend.upload_vector(&numbers.take(n)).unwrap();
     let norm = Norm { gain: vector(HIDDEN), eps: EPS };
     let (taps, rate, bias) = (vector(HIDDEN * 4), vector(HEADS), vector(HEADS));
+    let head_gain = vector(DIM);
     let packed = numbers.binary(HIDDEN, HIDDEN);
     let gate = backend.upload("gate", &[packed.as_matrix()], UploadOptions::default()).unwrap();
     let rope = Arc::new(RopeTable::plain(1e4, DIM));
@@ -66,10 +76,12 @@ fn record(backend: &dyn Backend, bucket: Bucket, kind: Activations, gated: bool)
     let gate = rec.norm_linear(x, &norm, &gate, kind);
     let y = rec.norm_linear(x, &norm, &qkv, kind);
     let (q, k) = (y.columns(0..HIDDEN).split(HEADS), y.columns(HIDDEN..HIDDEN + kv).split(KV_HEADS));
+    let (q, k) =
+        if around.normed { (rec.rms_norm(q, &head_gain, EPS), rec.rms_norm(k, &head_gain, EPS)) } else { (q, k) };
     let (q, k) = (rec.rope(q, &rope), rec.rope(k, &rope));
     let v = y.columns(HIDDEN + kv..HIDDEN + 2 * kv).split(KV_HEADS);
     let attended = rec.attention(q, k, v, 0, (DIM as f32).powf(-0.5));
-    let attended = if gated { rec.sigmoid_mul(attended, gate) } else { attended };
+    let attended = if around.gated { rec.sigmoid_mul(attended, gate) } else { attended };
     let x = rec.linear_add(attended, &out, kind, x);
 
     let y = rec.norm_linear(x, &norm, &mixed, kind);
@@ -89,12 +101,12 @@ struct Case<'a> {
     backend: &'a dyn Backend,
     cache: Cache,
     kind: Activations,
-    gated: bool,
+    around: Around,
 }
 
 impl Case<'_> {
     fn plan(&self, rows: usize) -> Plan {
-        let program = record(self.backend, Bucket { rows, logits: rows, context: CONTEXT }, self.kind, self.gated);
+        let program = record(self.backend, Bucket { rows, logits: rows, context: CONTEXT }, self.kind, self.around);
         self.backend.compile(program, &self.cache, PlanOptions::default()).unwrap()
     }
 
@@ -149,7 +161,8 @@ fn a_row_has_the_same_bits_in_every_plan() {
             max_pending: 1,
         };
         let cache = backend.cache(CacheSpec { kv, state: Some(state) }).unwrap();
-        let case = Case { backend: &backend, cache, kind, gated: format == KvFormat::Q4 };
+        let around = Around { normed: format != KvFormat::Q8, gated: matches!(format, KvFormat::F16 | KvFormat::Q4) };
+        let case = Case { backend: &backend, cache, kind, around };
         let whole = case.run(&case.plan(300), 0, 0, TOKENS);
         assert!(whole.iter().all(|bits| f32::from_bits(*bits).is_finite()), "{format} {kind}: numbers break down");
         for (slot, first, rows) in [(1, 280, 1), (2, 256, 13), (3, 64, 150)] {

@@ -2,8 +2,9 @@
 
 use super::{Bound, Call, Extent, Frame, Launch};
 use crate::cache::{head_words, page_words};
+use crate::inputs::Counts;
 use crate::shaders;
-use onebit_ops::{Bucket, Norm, OpError, RopeTable, Rows, Tensor, View};
+use onebit_ops::{Bucket, KvFormat, Norm, OpError, RopeTable, Rows, Tensor, View};
 use std::sync::Arc;
 
 /// Tokens of one split.
@@ -27,8 +28,15 @@ pub(super) fn scratch(bucket: Bucket, q: View) -> usize {
 
 pub(super) fn calls(frame: &Frame<'_>, qkv: [View; 3], layer: usize, scale: f32, out: Tensor) -> Vec<Call> {
     let mut calls = vec![append(frame, qkv, layer)];
-    calls.extend(attend(frame, qkv[0], layer, scale, out));
+    calls.extend(attend(frame, |_| true, qkv[0], layer, scale, out));
     calls
+}
+
+/// Whether each split may make its own query, and the last ones a key and a value: there is no other row that reads them, and
+/// so few splits that the device runs them at once.
+fn makes_heads(counts: &Counts) -> bool {
+    const MOST: usize = 32;
+    counts.longest == 1 && counts.rows * counts.context.div_ceil(SPLIT_TOKENS) <= MOST
 }
 
 /// Norms and a rotation that stand before attention.
@@ -39,9 +47,11 @@ pub(super) struct Heads<'a> {
     pub table: &'a Arc<RopeTable>,
     /// Queries as attention reads them.
     pub q: View,
+    /// Whether results of attention lie apart from them, so that one kernel may do all.
+    pub in_one: bool,
 }
 
-/// The same behind a projection: the first kernel norms, turns and appends.
+/// The same behind a projection: one kernel norms, turns and appends, or attention does it itself.
 pub(super) fn with_heads(
     frame: &Frame<'_>,
     heads: &Heads<'_>,
@@ -57,21 +67,40 @@ pub(super) fn with_heads(
         params.extend(super::blocks(frame, view));
     }
     params.extend(pages);
-    params.extend([angles, heads.table.inv_freq.len() as u32, frame.place(heads.q.tensor), frame.cols(heads.q.tensor)]);
-    params.extend([heads.norms[0].eps.to_bits(), heads.norms[1].eps.to_bits(), 0, 0]);
-    let bound = vec![
-        frame.bound_step(),
-        frame.vector(&heads.norms[0].gain)?,
-        frame.vector(&heads.norms[1].gain)?,
-        cache,
-        frame.bound_arena(),
-    ];
+    params.extend([angles, heads.table.inv_freq.len() as u32]);
+    let eps = heads.norms.map(|norm| norm.eps.to_bits());
+    let gains = [frame.vector(&heads.norms[0].gain)?, frame.vector(&heads.norms[1].gain)?];
+    let head_dim = heads.q.dim as u32;
+    let own = heads.in_one && matches!(frame.memory.spec().kv.format, KvFormat::F32 | KvFormat::F16);
+    let apart: fn(&Counts) -> bool = if own { |counts| !makes_heads(counts) } else { |_| true };
+    let mut heads_params = params.clone();
+    heads_params.extend([frame.place(heads.q.tensor), frame.cols(heads.q.tensor), eps[0], eps[1], 0, 0]);
     let count = heads.raw.iter().map(|view| view.heads).sum();
     let grid = [Extent::Fixed(count), Extent::Rows(Rows::Step, 1), Extent::Fixed(1)];
-    let launch = Launch::always(shaders::heads(format, heads.q.dim as u32), grid);
-    let mut calls = vec![Call::new(launch, params, bound)];
-    calls.extend(attend(frame, heads.q, layer, scale, out));
+    let launch = Launch::when(apart, shaders::heads(format, head_dim), grid);
+    let [q_gain, k_gain] = gains.clone();
+    let bound = vec![frame.bound_step(), q_gain, k_gain, cache.clone(), frame.bound_arena()];
+    let mut calls = vec![Call::new(launch, heads_params, bound)];
+    if own {
+        let (split, splits) = splits(frame.bucket);
+        params.extend([eps[0], eps[1], frame.place(out), frame.cols(out), scale.to_bits(), splits, 0, 0, 0, 0]);
+        let grid = [Extent::Fixed(heads.q.heads), Extent::Rows(Rows::Step, 1), split_extent(split)];
+        let launch = Launch::when(makes_heads, shaders::attention_one(format, head_dim, split), grid);
+        let [q_gain, k_gain] = gains;
+        let bound = vec![frame.bound_step(), q_gain, k_gain, cache, frame.bound_scratch(), frame.bound_arena()];
+        calls.push(Call::new(launch, params, bound));
+    }
+    calls.extend(attend(frame, apart, heads.q, layer, scale, out));
     Ok(calls)
+}
+
+/// Whether contexts are cut, and for how many splits there is room.
+fn splits(bucket: Bucket) -> (bool, u32) {
+    (is_split(bucket), bucket.context.div_ceil(SPLIT_TOKENS) as u32)
+}
+
+fn split_extent(split: bool) -> Extent {
+    if split { Extent::Splits } else { Extent::Fixed(1) }
 }
 
 /// Number of the format, words of `Pages`, and the buffer.
@@ -92,19 +121,19 @@ fn append(frame: &Frame<'_>, [_, k, v]: [View; 3], layer: usize) -> Call {
     Call::new(Launch::always(shaders::append(format, k.dim as u32), grid), params, bound)
 }
 
-fn attend(frame: &Frame<'_>, q: View, layer: usize, scale: f32, out: Tensor) -> Vec<Call> {
+/// Attention for these steps, and the joining of splits for all.
+fn attend(frame: &Frame<'_>, steps: fn(&Counts) -> bool, q: View, layer: usize, scale: f32, out: Tensor) -> Vec<Call> {
     let (format, pages, cache) = pages(frame, layer);
     let (one, rows) = (Extent::Fixed(1), Extent::Rows(Rows::Step, 1));
-    let split = is_split(frame.bucket);
-    let splits = frame.bucket.context.div_ceil(SPLIT_TOKENS) as u32;
+    let (split, splits) = splits(frame.bucket);
     let place = [frame.place(out), frame.cols(out)];
     // Heads are blocks here, whatever lies between them.
     let mut params = super::blocks(frame, q).to_vec();
     params.extend(pages);
     params.extend([place[0], place[1], scale.to_bits(), splits, 0, 0, 0, 0]);
-    let grid = [Extent::Fixed(q.heads), rows, if split { Extent::Splits } else { one }];
+    let grid = [Extent::Fixed(q.heads), rows, split_extent(split)];
     let mut calls = vec![Call::new(
-        Launch::always(shaders::attention(format, q.dim as u32, split), grid),
+        Launch::when(steps, shaders::attention(format, q.dim as u32, split), grid),
         params,
         vec![frame.bound_step(), cache.clone(), cache, frame.bound_scratch(), frame.bound_arena()],
     )];

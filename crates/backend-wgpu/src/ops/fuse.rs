@@ -3,11 +3,12 @@
 //! are left out. The results have the same bits as those of the ops one by one.
 
 use super::attention::{self, Heads};
-use super::linear::{self, Input, Joined};
+use super::linear::{self, Behind, Fused, Input, Joined};
 use super::recurrent::{self, Delta, Gates};
 use super::{Call, Frame, calls};
+use crate::inputs::Counts;
 use crate::layout::GROUP;
-use onebit_ops::{Op, OpError, Program, Tensor, View};
+use onebit_ops::{Epilogue, Op, OpError, Program, Tensor, View};
 
 /// The calls of every op, in order; none for an op that a later one does with its own.
 ///
@@ -19,22 +20,23 @@ pub(crate) fn all_calls(program: &Program, frame: &Frame<'_>) -> Result<Vec<Vec<
     for (at, op) in program.ops.iter().enumerate() {
         let before = &program.ops[..at];
         let (left_out, calls) = match op {
-            Op::Linear { weight, activations, epilogue, out, .. } => {
-                let (left_out, input) = match input(frame, &readers, before, op) {
-                    Some(input) => (1, Some(input)),
-                    None => (0, plain(op)),
-                };
-                match input {
-                    Some(input) => {
-                        let joined = joined(frame, &readers, before, &input).map(|(attention, joined)| {
-                            // Its last kernel is the one that joins splits.
-                            all[attention].pop();
-                            joined
-                        });
-                        (left_out, linear::calls(frame, &input, weight, joined, *activations, *epilogue, *out)?)
-                    }
-                    None => (0, calls(op, frame)?),
-                }
+            Op::Linear { x, norm, weight, activations, epilogue, out } => {
+                let made = input(frame, &readers, before, op);
+                let left_out = usize::from(made.is_some());
+                let input = made.unwrap_or(Input::of(*x, norm.as_ref()));
+                let joined = joined(frame, &readers, before, &input).map(|(attention, joined)| {
+                    // Its last kernel is the one that joins splits.
+                    all[attention].pop();
+                    joined
+                });
+                let conv = program.ops.get(at + 1).and_then(|next| behind(frame, op, next));
+                let fused = Fused { joined, conv };
+                (left_out, linear::calls(frame, &input, weight, fused, *activations, *epilogue, *out)?)
+            }
+            Op::ConvSilu { x, weight, kernel, layer, out } => {
+                let done = before.last().and_then(|product| behind(frame, product, op)).is_some();
+                let steps: fn(&Counts) -> bool = if done { |counts| !linear::convolves(counts) } else { |_| true };
+                (0, recurrent::conv(frame, steps, *x, weight, *kernel, *layer, *out)?)
             }
             Op::Attention { layer, scale, out, .. } => match heads(frame, &readers, before, op) {
                 Some(heads) => (4, attention::with_heads(frame, &heads, *layer, *scale, *out)?),
@@ -92,7 +94,7 @@ fn heads<'a>(frame: &Frame<'_>, readers: &[usize], before: &'a [Op], op: &Op) ->
     else {
         return None;
     };
-    let Op::Attention { q, k, v, .. } = op else { return None };
+    let Op::Attention { q, k, v, out, .. } = op else { return None };
     let follows = |view: View, result: Tensor, raw: View| {
         is_all_of(frame, readers, view, result) && view.heads == raw.heads && view.dim == raw.dim
     };
@@ -102,12 +104,17 @@ fn heads<'a>(frame: &Frame<'_>, readers: &[usize], before: &'a [Op], op: &Op) ->
         && follows(*k, *k_out, *k_raw)
         && table == k_table
         && [*q_raw, *k_raw, *v].into_iter().all(|read| are_apart(frame, read, *q_out));
-    right.then_some(Heads { raw: [*q_raw, *k_raw, *v], norms: [q_norm, k_norm], table, q: *q })
+    let raw = [*q_raw, *k_raw, *v];
+    let in_one = raw.into_iter().all(|read| are_apart(frame, read, *out));
+    right.then_some(Heads { raw, norms: [q_norm, k_norm], table, q: *q, in_one })
 }
 
-/// The input of a product as it is.
-fn plain<'a>(op: &Op) -> Option<Input<'a>> {
-    if let Op::Linear { x, norm: None, .. } = op { Some(Input::Plain(*x)) } else { None }
+/// A convolution right behind a product, over some of its results, that the product does itself where a step allows it.
+fn behind<'a>(frame: &Frame<'_>, product: &Op, conv: &'a Op) -> Option<Behind<'a>> {
+    let Op::Linear { weight, epilogue: Epilogue::Store, out: made, .. } = product else { return None };
+    let Op::ConvSilu { x, weight: taps, kernel: 4, layer, out } = conv else { return None };
+    let right = x.tensor == *made && x.is_contiguous() && linear::can_convolve(frame, weight);
+    right.then_some(Behind { first_row: x.offset, channels: x.cols(), taps, layer: *layer, out: *out })
 }
 
 /// Attention right before a product or its gate, whose splits the preparation joins; and which op it is.
@@ -135,9 +142,15 @@ fn readers(program: &Program) -> Vec<usize> {
 }
 
 /// What the preparation of a product can do itself of the op before it.
-fn input<'a>(frame: &Frame<'_>, readers: &[usize], before: &'a [Op], op: &Op) -> Option<Input<'a>> {
-    let Op::Linear { x, norm: None, .. } = op else { return None };
+fn input<'a>(frame: &Frame<'_>, readers: &[usize], before: &'a [Op], op: &'a Op) -> Option<Input<'a>> {
+    let Op::Linear { x, norm, .. } = op else { return None };
     let made_of = |result: Tensor| is_all_of(frame, readers, *x, result);
+    if let Some(norm) = norm {
+        return match before.last()? {
+            Op::SelectRows { x: of, out } if made_of(*out) => Some(Input::Norm { x: *of, norm, selected: true }),
+            _ => None,
+        };
+    }
     match before.last()? {
         Op::SigmoidMul { x: value, gate, out } if made_of(*out) => Some(Input::Sigmoid { x: *value, gate: *gate }),
         Op::SwiGlu { gate, up, out } if made_of(*out) => Some(Input::SwiGlu { up: *up, gate: *gate }),

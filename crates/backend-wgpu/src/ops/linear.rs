@@ -2,10 +2,11 @@
 
 use super::{Bound, Call, Extent, Frame, Launch};
 use crate::adapter::Device;
+use crate::inputs::Counts;
 use crate::layout::{Codes, GROUP};
 use crate::shaders::{self, Packed, ROW_COUNTS, WIDE_FROM, WIDE_ROWS, inputs, kinds};
 use crate::weight::{Chunk, Resident, resident};
-use onebit_ops::{Activations, Epilogue, Norm, OpError, Tensor, View, Weight};
+use onebit_ops::{Activations, Epilogue, Norm, OpError, Tensor, Vector, View, Weight};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
@@ -16,6 +17,8 @@ pub(super) enum Input<'a> {
     Norm {
         x: View,
         norm: &'a Norm,
+        /// Of the rows that give logits alone.
+        selected: bool,
     },
     /// Blocks of [`GROUP`] values, normed each for itself, times silu(gate).
     GatedNorm {
@@ -33,6 +36,48 @@ pub(super) enum Input<'a> {
         up: View,
         gate: View,
     },
+}
+
+impl<'a> Input<'a> {
+    /// What the op itself says of it.
+    pub(super) fn of(x: View, norm: Option<&'a Norm>) -> Input<'a> {
+        norm.map_or(Input::Plain(x), |norm| Input::Norm { x, norm, selected: false })
+    }
+}
+
+/// A convolution right behind a product, of some rows of its weight.
+#[derive(Clone, Copy)]
+pub(super) struct Behind<'a> {
+    pub first_row: usize,
+    pub channels: usize,
+    pub taps: &'a Vector,
+    pub layer: usize,
+    pub out: Tensor,
+}
+
+impl Behind<'_> {
+    /// Whether some rows of a chunk are channels.
+    fn channels_of(&self, chunk: &Chunk) -> bool {
+        chunk.first_row < self.first_row + self.channels && self.first_row < chunk.first_row + chunk.rows
+    }
+}
+
+/// What a product does of its neighbours.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Fused<'a> {
+    pub joined: Option<Joined>,
+    pub conv: Option<Behind<'a>>,
+}
+
+/// Whether a product does the convolution behind it: for sequences with a row each, and up to so many that the kernels for few
+/// rows run.
+pub(super) fn convolves(counts: &Counts) -> bool {
+    counts.longest == 1 && !counts.guesses && counts.rows < WIDE_FROM
+}
+
+/// Whether all kernels of a weight can do the convolution behind them.
+pub(super) fn can_convolve(frame: &Frame<'_>, weight: &Weight) -> bool {
+    resident(weight, frame.device).is_ok_and(|resident| !resident.has_dense())
 }
 
 /// Words at which one kind of prepared input lies.
@@ -111,11 +156,12 @@ pub(super) fn calls(
     frame: &Frame<'_>,
     input: &Input<'_>,
     weight: &Weight,
-    joined: Option<Joined>,
+    fused: Fused<'_>,
     activations: Activations,
     epilogue: Epilogue,
     out: Tensor,
 ) -> Result<Vec<Call>, OpError> {
+    let joined = fused.joined;
     let resident = resident(weight, frame.device)?;
     let most = frame.most_rows(out);
     let front = joined.map_or(0, |j| j.words);
@@ -131,7 +177,14 @@ pub(super) fn calls(
             Codes::Packed { .. } => shaders::kind_of(activations, frame.device.abilities.dot_products),
         };
         let place = places.iter().find(|p| p.kind == wanted).ok_or(OpError::ForeignHandle("a weight"))?;
-        calls.push(product(frame, chunk, *place, weight.cols(), residual, out));
+        let call = Product { frame, chunk, place: *place, cols: weight.cols(), residual, out };
+        match fused.conv.filter(|conv| conv.channels_of(chunk)) {
+            Some(conv) => {
+                calls.push(call.with_conv(conv)?);
+                calls.push(call.alone(|counts| !convolves(counts)));
+            }
+            None => calls.push(call.alone(|_| true)),
+        }
     }
     Ok(calls)
 }
@@ -140,7 +193,7 @@ pub(super) fn calls(
 fn parts<'a>(input: &Input<'a>) -> (u32, View, View, Option<&'a Norm>) {
     match *input {
         Input::Plain(x) => (inputs::PLAIN, x, x, None),
-        Input::Norm { x, norm } => (inputs::NORM, x, x, Some(norm)),
+        Input::Norm { x, norm, .. } => (inputs::NORM, x, x, Some(norm)),
         Input::GatedNorm { x, gate, norm } => (inputs::GATED_NORM, x, gate, Some(norm)),
         Input::Sigmoid { x, gate } => (inputs::SIGMOID, x, gate, None),
         Input::SwiGlu { up, gate } => (inputs::SWIGLU, up, gate, None),
@@ -177,61 +230,100 @@ fn prepare(
     let gain = norm.map_or(Ok(frame.bound_step()), |n| frame.vector(&n.gain))?;
     let groups = padded / GROUP;
     let grid = [Extent::Rows(frame.rows(out), 1), Extent::Fixed(groups.div_ceil(8)), Extent::Fixed(1)];
-    let kernel = shaders::prepare(place.kind, kind, joined.map(|j| j.dim as u32));
+    let selected = matches!(input, Input::Norm { selected: true, .. });
+    let kernel = shaders::prepare(place.kind, kind, joined.map(|j| j.dim as u32), selected);
     let bound = vec![frame.bound_arena(), gain, frame.bound_step(), frame.bound_scratch()];
     Ok(Call::new(Launch::always(kernel, grid), params, bound))
 }
 
-fn product(
-    frame: &Frame<'_>,
-    chunk: &Chunk,
+/// The product with one chunk of a weight.
+struct Product<'a> {
+    frame: &'a Frame<'a>,
+    chunk: &'a Chunk,
     place: Prepared,
     cols: usize,
     residual: Option<View>,
     out: Tensor,
-) -> Call {
-    let shape = chunk.shape;
-    let mut params = residual.map_or([0; 8], |view| frame.view(view)).to_vec();
-    params.extend([cols.div_ceil(GROUP), shape.units(cols), shape.groups(cols)].map(|n| n as u32));
-    params.extend([place.values, place.scales, place.sums, cols.next_multiple_of(GROUP)].map(|n| n as u32));
-    params.extend([chunk.rows as u32, frame.place(out) + chunk.first_row as u32, frame.cols(out)]);
-    params.extend([chunk.first_row as u32, chunk.biases, chunk.residual_first, chunk.residuals]);
-    params.extend([shape.factor().to_bits(), frame.count(out)]);
-    let rows = frame.rows(out);
-    let adds = residual.is_some();
-    let integers = place.kind == kinds::PACKED;
-    let slices = frame.device.abilities.slices;
-    let passes = passes(frame.most_rows(out), integers);
-    let launches = passes.into_iter().map(|(pass, range)| {
-        let kernel = match shape.codes {
-            Codes::Dense(kind) => shaders::dense(kind, adds, pass, slices),
-            Codes::Packed { bits, group } => Packed {
-                bits,
-                group,
-                scale: shape.scale,
-                bias: shape.bias,
-                residuals: chunk.has_residuals,
-                integers,
-                adds,
-                rows: pass,
-                slices,
-            }
-            .kernel(),
+}
+
+impl Product<'_> {
+    /// For these steps.
+    fn alone(&self, steps: fn(&Counts) -> bool) -> Call {
+        let params = self.params([0; 5]);
+        Call { params, bound: self.bound(), launches: self.launches(steps, false) }
+    }
+
+    /// With the convolution behind it, for the steps that allow it.
+    fn with_conv(&self, conv: Behind<'_>) -> Result<Call, OpError> {
+        let state = self.frame.memory.state()?;
+        let [first_row, channels, slot] = [conv.first_row, conv.channels, state.window_len()].map(|n| n as u32);
+        let out = [self.frame.place(conv.out), self.frame.cols(conv.out)];
+        let mut bound = self.bound();
+        bound.push(self.frame.vector(conv.taps)?);
+        bound.push(Bound::whole(self.frame.memory.windows(conv.layer)));
+        let params = self.params([first_row, channels, out[0], out[1], slot]);
+        Ok(Call { params, bound, launches: self.launches(convolves, true) })
+    }
+
+    fn params(&self, conv: [u32; 5]) -> Vec<u32> {
+        let Product { frame, chunk, place, cols, residual, out } = *self;
+        let shape = chunk.shape;
+        let mut params = residual.map_or([0; 8], |view| frame.view(view)).to_vec();
+        params.extend([cols.div_ceil(GROUP), shape.units(cols), shape.groups(cols)].map(|n| n as u32));
+        params.extend([place.values, place.scales, place.sums, cols.next_multiple_of(GROUP)].map(|n| n as u32));
+        params.extend([chunk.rows as u32, frame.place(out) + chunk.first_row as u32, frame.cols(out)]);
+        params.extend([chunk.first_row as u32, chunk.biases, chunk.residual_first, chunk.residuals]);
+        params.extend([shape.factor().to_bits(), frame.count(out)]);
+        params.extend(conv);
+        params.extend([0; 3]);
+        params
+    }
+
+    fn bound(&self) -> Vec<Bound> {
+        let Product { frame, chunk, .. } = self;
+        let size = chunk.buffer.size();
+        vec![
+            Bound { buffer: chunk.buffer.clone(), offset: 0, size: chunk.code_bytes },
+            Bound { buffer: chunk.buffer.clone(), offset: chunk.side_at, size: size - chunk.side_at },
+            frame.bound_scratch(),
+            frame.bound_scratch(),
+            frame.bound_step(),
+            frame.bound_arena(),
+        ]
+    }
+
+    /// A kernel for each number of rows of a pass.
+    fn launches(&self, steps: fn(&Counts) -> bool, convolves: bool) -> Vec<Launch> {
+        let Product { frame, chunk, place, residual, out, .. } = self;
+        let (shape, rows) = (chunk.shape, frame.rows(*out));
+        let adds = residual.is_some();
+        let integers = place.kind == kinds::PACKED;
+        let slices = frame.device.abilities.slices;
+        let passes = passes(frame.most_rows(*out), integers).into_iter();
+        let passes = passes.filter(|(pass, _)| !convolves || *pass != WIDE_ROWS);
+        let launch = |(pass, range)| {
+            let kernel = match shape.codes {
+                Codes::Dense(kind) => shaders::dense(kind, adds, pass, slices),
+                Codes::Packed { bits, group } => Packed {
+                    bits,
+                    group,
+                    scale: shape.scale,
+                    bias: shape.bias,
+                    residuals: chunk.has_residuals,
+                    integers,
+                    adds,
+                    convolves,
+                    rows: pass,
+                    slices,
+                }
+                .kernel(),
+            };
+            let blocks = if pass == WIDE_ROWS { chunk.blocks().div_ceil(2) } else { chunk.blocks() };
+            let grid = [Extent::Fixed(blocks), Extent::Rows(rows, pass as usize), Extent::Fixed(1)];
+            Launch { kernel, rows: (rows, range), steps, grid }
         };
-        let blocks = if pass == WIDE_ROWS { chunk.blocks().div_ceil(2) } else { chunk.blocks() };
-        let grid = [Extent::Fixed(blocks), Extent::Rows(rows, pass as usize), Extent::Fixed(1)];
-        Launch { kernel, rows: (rows, range), grid }
-    });
-    let size = chunk.buffer.size();
-    let bound = vec![
-        Bound { buffer: chunk.buffer.clone(), offset: 0, size: chunk.code_bytes },
-        Bound { buffer: chunk.buffer.clone(), offset: chunk.side_at, size: size - chunk.side_at },
-        frame.bound_scratch(),
-        frame.bound_scratch(),
-        frame.bound_step(),
-        frame.bound_arena(),
-    ];
-    Call { params, bound, launches: launches.collect() }
+        passes.map(launch).collect()
+    }
 }
 
 #[cfg(test)]

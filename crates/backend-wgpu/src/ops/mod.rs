@@ -78,22 +78,28 @@ impl Bound {
     }
 }
 
-/// One way to run a call: a kernel for some numbers of rows.
+/// One way to run a call: a kernel for some steps.
 pub(crate) struct Launch {
     pub kernel: Kernel,
     /// Rows of this kind for which it is the one.
     pub rows: (Rows, RangeInclusive<usize>),
+    /// And what else must be true of a step.
+    pub steps: fn(&Counts) -> bool,
     pub grid: [Extent; 3],
 }
 
 impl Launch {
     fn always(kernel: Kernel, grid: [Extent; 3]) -> Launch {
-        Launch { kernel, rows: (Rows::Fixed(0), 0..=usize::MAX), grid }
+        Launch::when(|_| true, kernel, grid)
+    }
+
+    fn when(steps: fn(&Counts) -> bool, kernel: Kernel, grid: [Extent; 3]) -> Launch {
+        Launch { kernel, rows: (Rows::Fixed(0), 0..=usize::MAX), steps, grid }
     }
 
     /// Whether the step is for it.
     pub(crate) fn fits(&self, counts: &Counts) -> bool {
-        self.rows.1.contains(&row_count(self.rows.0, counts))
+        self.rows.1.contains(&row_count(self.rows.0, counts)) && (self.steps)(counts)
     }
 }
 
@@ -222,6 +228,7 @@ pub(crate) fn scratch(op: &Op, program: &Program, memory: &Memory, device: &Arc<
         }
         Op::Attention { q, .. } => Ok(attention::scratch(program.bucket, *q)),
         Op::Sample { logits } => Ok(simple::sample_scratch(program.bucket.logits, *logits)),
+        Op::GatedDelta { k, v, .. } => Ok(recurrent::scratch(program.bucket.rows, *k, *v)),
         Op::GroupNorm { x, groups, .. } => Ok(image::norm_scratch(program.max_rows(x.tensor), *groups)),
         _ => Ok(0),
     }
@@ -238,11 +245,8 @@ fn calls(op: &Op, frame: &Frame<'_>) -> Result<Vec<Call>, OpError> {
         Op::RmsNorm { x, norm, out } => simple::norm(frame, *x, None, norm, *out),
         Op::GatedNorm { x, z, norm, out } => simple::norm(frame, *x, Some(*z), norm, *out),
         Op::Linear { x, norm, weight, activations, epilogue, out } => {
-            let input = match norm {
-                Some(norm) => linear::Input::Norm { x: *x, norm },
-                None => linear::Input::Plain(*x),
-            };
-            linear::calls(frame, &input, weight, None, *activations, *epilogue, *out)
+            let input = linear::Input::of(*x, norm.as_ref());
+            linear::calls(frame, &input, weight, linear::Fused::default(), *activations, *epilogue, *out)
         }
         Op::Add { a, b, out } => Ok(simple::zip(frame, crate::shaders::pointwise::ADD, *a, *b, *out)),
         Op::SwiGlu { gate, up, out } => Ok(simple::zip(frame, crate::shaders::pointwise::SWIGLU, *gate, *up, *out)),
@@ -255,7 +259,9 @@ fn calls(op: &Op, frame: &Frame<'_>) -> Result<Vec<Call>, OpError> {
             simple::gates(frame, [*a, *b], [decay_rate, dt_bias], [*log_decay, *beta])
         }
         Op::Attention { q, k, v, layer, scale, out } => Ok(attention::calls(frame, [*q, *k, *v], *layer, *scale, *out)),
-        Op::ConvSilu { x, weight, kernel, layer, out } => recurrent::conv(frame, *x, weight, *kernel, *layer, *out),
+        Op::ConvSilu { x, weight, kernel, layer, out } => {
+            recurrent::conv(frame, |_| true, *x, weight, *kernel, *layer, *out)
+        }
         Op::GatedDelta { q, k, v, log_decay, beta, map, eps, layer, out } => {
             let op = recurrent::Delta {
                 qkv: [*q, *k, *v],

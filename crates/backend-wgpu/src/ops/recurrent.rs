@@ -2,11 +2,35 @@
 
 use super::{Bound, Call, Extent, Frame, Launch};
 use crate::cache::guess_row;
+use crate::inputs::Counts;
 use crate::shaders::{self, KEPT};
-use onebit_ops::{HeadMap, OpError, Tensor, Vector, View};
+use onebit_ops::{HeadMap, OpError, Rows, Tensor, Vector, View};
 
+/// Rows of a segment from which on it pays to make beforehand what heads share, in a kernel more.
+const MANY_ROWS: usize = 16;
+
+/// Parts of a column, of which a thread for few rows has one.
+const PARTS: usize = 8;
+
+/// Values of a part of a column.
+fn kept(k: View) -> Option<u32> {
+    KEPT.into_iter().find(|kept| *kept as usize * PARTS >= k.dim)
+}
+
+/// Words for what `delta_make` makes of so many rows.
+pub(super) fn scratch(rows: usize, k: View, v: View) -> usize {
+    let row = |kept: u32| 2 * k.heads * kept as usize * PARTS + (2 * v.heads).next_multiple_of(4);
+    if rows < MANY_ROWS { 0 } else { rows * kept(k).map_or(0, row) }
+}
+
+fn has_many_rows(counts: &Counts) -> bool {
+    counts.longest >= MANY_ROWS && !counts.guesses
+}
+
+/// A convolution, for these steps.
 pub(super) fn conv(
     frame: &Frame<'_>,
+    steps: fn(&Counts) -> bool,
     x: View,
     weight: &Vector,
     kernel: usize,
@@ -27,7 +51,7 @@ pub(super) fn conv(
         frame.bound_arena(),
     ];
     let grid = [Extent::Fixed(x.cols().div_ceil(128)), Extent::Tiles, Extent::Fixed(1)];
-    Ok(vec![Call::new(Launch::always(shaders::CONV.with(&[]), grid), params, bound)])
+    Ok(vec![Call::new(Launch::when(steps, shaders::CONV.with(&[]), grid), params, bound)])
 }
 
 /// What the delta rule decays and learns by.
@@ -50,8 +74,7 @@ pub(super) struct Delta<'a> {
 pub(super) fn delta(frame: &Frame<'_>, op: &Delta<'_>) -> Result<Vec<Call>, OpError> {
     let [q, k, v] = op.qkv;
     let state = frame.memory.state()?;
-    let kept = KEPT.into_iter().find(|kept| kept * 8 >= k.dim as u32);
-    let kept = kept.ok_or_else(|| OpError::Shape {
+    let kept = kept(k).ok_or_else(|| OpError::Shape {
         op: "gated_delta",
         what: "key dimension on wgpu".to_owned(),
         wanted: "up to 256".to_owned(),
@@ -77,16 +100,24 @@ pub(super) fn delta(frame: &Frame<'_>, op: &Delta<'_>) -> Result<Vec<Call>, OpEr
     params.extend([frame.place(op.out), frame.cols(op.out)]);
     params.extend([state.delta_len(), guess_row(&state) * state.max_pending, guess_row(&state)].map(|n| n as u32));
     let factor = (q.dim as f64).powf(-0.5) as f32;
-    params.extend([map, op.eps.to_bits(), factor.to_bits()]);
-    let bound = vec![
-        frame.bound_step(),
-        rate,
-        bias,
-        Bound::whole(frame.memory.deltas(op.layer)),
-        Bound::whole(&frame.areas.rows[op.layer]),
-        frame.bound_arena(),
-    ];
-    let grid = [Extent::Fixed(v.dim.div_ceil(32)), Extent::Fixed(v.heads), Extent::Segments];
-    let kernel = shaders::delta(kept, matches!(op.gates, Gates::Made { .. }));
-    Ok(vec![Call::new(Launch::always(kernel, grid), params, bound)])
+    // At the front of the scratch memory is what is made beforehand.
+    params.extend([map, op.eps.to_bits(), factor.to_bits(), 0, 0, 0, 0]);
+    let (arena, step, scratch) = (frame.bound_arena(), frame.bound_step(), frame.bound_scratch());
+    let states = Bound::whole(frame.memory.deltas(op.layer));
+    let makes = matches!(op.gates, Gates::Made { .. });
+    let heads = Extent::Fixed(v.heads);
+    let grid = [Extent::Fixed(v.dim.div_ceil(32)), heads, Extent::Segments];
+    let few = Launch::when(|counts| !has_many_rows(counts), shaders::delta(kept, makes), grid);
+    let guesses = Bound::whole(&frame.areas.rows[op.layer]);
+    let bound = vec![step.clone(), rate.clone(), bias.clone(), states.clone(), guesses, arena.clone()];
+    let mut calls = vec![Call::new(few, params.clone(), bound)];
+    if frame.bucket.rows >= MANY_ROWS {
+        let grid = [Extent::Fixed((2 * k.heads).div_ceil(8)), Extent::Rows(Rows::Step, 1), Extent::Fixed(1)];
+        let make = Launch::when(has_many_rows, shaders::delta_make(kept, makes), grid);
+        calls.push(Call::new(make, params.clone(), vec![rate, bias, arena.clone(), scratch.clone()]));
+        let grid = [Extent::Fixed(v.dim.div_ceil(16)), heads, Extent::Segments];
+        let rows = Launch::when(has_many_rows, shaders::delta_rows(kept), grid);
+        calls.push(Call::new(rows, params, vec![step, scratch.clone(), scratch, states, arena]));
+    }
+    Ok(calls)
 }

@@ -64,6 +64,7 @@ pub(crate) fn run(root: &Path) -> Result<()> {
         let test = ["test", "-p", "onebit-backend-wgpu", "--test", "conformance", "--", "--exact"];
         let asked = [("ONEBIT_TEST_BACKEND", "wgpu")];
         run_in(root, &[&test, ON_LAVAPIPE].concat(), &asked)?;
+        run_in(root, &["test", "-p", "onebit-backend-wgpu", "--test", "fused"], &asked)?;
         for (file, name) in GOLDENS_ON_LAVAPIPE {
             run_in(root, &["test", "-p", "onebit", "--test", file, "--", "--exact", name], &asked)?;
         }

@@ -35,5 +35,6 @@ fn attention(@builtin(workgroup_id) wg: vec3<u32>, @builtin(local_invocation_ind
         let at = place(p.q, row, wg.x * DIM + 4u * d);
         query[d] = vec4<f32>(arena[at], arena[at + 1u], arena[at + 2u], arena[at + 3u]);
     }
-    attend(wg, t, tokens, step[STEP_PAGES] + step[segment + SEGMENT_FIRST_PAGE]);
+    let pages = step[STEP_PAGES] + step[segment + SEGMENT_FIRST_PAGE];
+    leave(wg, t, tokens, attend(wg, t, tokens, pages));
 }

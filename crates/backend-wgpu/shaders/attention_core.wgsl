@@ -104,11 +104,10 @@ fn weighted(sum: vec2<f32>, value: vec2<f32>, token: u32, is_seen: bool) -> vec2
     return sum;
 }
 
-// Of one query head and row, whose query stands in `query`; `pages` is where the step names its pages.
-fn attend(wg: vec3<u32>, t: u32, tokens: u32, pages: u32) {
-    let head = wg.x;
-    let row = wg.y;
-    let kv_head = head / (p.q.heads / p.pages.heads);
+// Of one query head and row, whose query stands in `query`; `pages` is where the step names its pages. The first threads have two
+// values each.
+fn attend(wg: vec3<u32>, t: u32, tokens: u32, pages: u32) -> Partial {
+    let kv_head = wg.x / (p.q.heads / p.pages.heads);
     let pair = t % PAIRS;
     let part = t / PAIRS;
     var whole = nothing();
@@ -201,7 +200,15 @@ fn attend(wg: vec3<u32>, t: u32, tokens: u32, pages: u32) {
             whole = join(whole, Partial(largest, tree[0], value));
         }
     }
-    if (part != 0u || from_ >= tokens) {
+    return whole;
+}
+
+// The result, or that of a split, where it goes.
+fn leave(wg: vec3<u32>, t: u32, tokens: u32, whole: Partial) {
+    let head = wg.x;
+    let row = wg.y;
+    let pair = t;
+    if (t >= PAIRS || (SPLIT && wg.z * SPLIT_TOKENS >= tokens)) {
         return;
     }
     if (SPLIT) {

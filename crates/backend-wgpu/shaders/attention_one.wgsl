@@ -1,11 +1,13 @@
 // Attention of sequences with one row each, right behind a projection: what `heads` and `attention` do, in one kernel and with
 // the same bits. Each workgroup norms and turns its own query; those with the last tokens make its key and value too, and the
-// first query head of those that share them writes them into the pages, where nobody reads them in this step.
+// first query head of those that share them writes them into the pages, where nobody reads them in this step. With ROUND, for
+// contexts of one split, the result goes through its gate and is rounded for the product behind it, as `prepare` does it.
 
 struct Params {
     q: View,
     k: View,
     v: View,
+    gate: View,
     pages: Pages,
     // Word of the step: for each row pairs of cosine and sine.
     angles: u32,
@@ -19,9 +21,14 @@ struct Params {
     splits: u32,
     // Word of the scratch memory.
     partials: u32,
+    // What the preparation of a product has.
+    padded: u32,
+    values: u32,
+    scales: u32,
+    sums: u32,
+    limit: f32,
     reserved_a: u32,
     reserved_b: u32,
-    reserved_c: u32,
 }
 
 @group(0) @binding(0) var<uniform> p: Params;
@@ -39,6 +46,10 @@ const OF_UNIT: u32 = 4u * PER_WORD;
 
 // Query, key and value.
 var<workgroup> normed: array<f32, 3u * DIM>;
+
+fn put(at: u32, word: u32) {
+    partials[at] = bitcast<f32>(word);
+}
 
 fn cached(word: u32) -> u32 {
     return keys[word / 4u][word % 4u];
@@ -145,5 +156,27 @@ fn attention_one(@builtin(workgroup_id) wg: vec3<u32>, @builtin(local_invocation
             }
         }
     }
-    attend(wg, t, tokens, pages);
+    let whole = attend(wg, t, tokens, pages);
+    if (!ROUND) {
+        leave(wg, t, tokens, whole);
+        return;
+    }
+    if (t < PAIRS) {
+        normed[2u * t] = whole.values.x / whole.sum;
+        normed[2u * t + 1u] = whole.values.y / whole.sum;
+    }
+    workgroupBarrier();
+    let has_values = t < DIM / 4u;
+    var x = vec4<f32>();
+    var gate = vec4<f32>();
+    for (var i = 0u; has_values && i < 4u; i++) {
+        x[i] = normed[4u * t + i];
+        if (INPUT == INPUT_SIGMOID) {
+            gate[i] = arena[place(p.gate, row, head * DIM + 4u * t + i)];
+        }
+    }
+    if (INPUT == INPUT_SIGMOID) {
+        x = gated(x, gate);
+    }
+    finish(x, row, head * DIM + 4u * t, has_values, t);
 }

@@ -193,6 +193,10 @@ fn squared(sums: vec2<f32>, x: f32) -> vec2<f32> {
     return fma(vec2<f32>(x, small), vec2<f32>(x, small), sums);
 }
 
+fn four_squared(sums: vec2<f32>, x: vec4<f32>) -> vec2<f32> {
+    return squared(squared(squared(squared(sums, x.x), x.y), x.z), x.w);
+}
+
 // Half `which` of a word of two f16 values, or of two bf16 values.
 fn half_of(word: u32, which: u32) -> f32 {
     return unpack2x16float(word >> (16u * which)).x;

@@ -64,7 +64,7 @@ fn load(h: Head, first: u32, count: u32, accepted: bool, t: u32) {
         } else if (here) {
             x = arena_quad(vector_at(p.k, row, h.key_head), q);
         }
-        sums = quad_squared(sums, x);
+        sums = four_squared(sums, x);
         vectors[vector * VECTOR + q] = x;
     }
     let factor = normaliser(sums, is_query, t);

@@ -14,10 +14,10 @@ fn arena_quad(at: u32, q: u32) -> vec4<f32> {
     return x;
 }
 
-// What a vector is multiplied by: 1 / sqrt(sum of squares + eps), of a query times its factor. Each thread of a team has the
-// sums of its own quads; all threads of the workgroup come here.
-fn normaliser(sums: vec2<f32>, is_query: bool, t: u32) -> f32 {
+// Sums over the threads of a team; all threads of the workgroup come here.
+fn team_sum(sums: vec2<f32>, t: u32) -> vec2<f32> {
     let lane = t % 32u;
+    workgroupBarrier();
     pairs[t] = sums;
     workgroupBarrier();
     for (var step_ = 16u; step_ > 0u; step_ /= 2u) {
@@ -26,11 +26,13 @@ fn normaliser(sums: vec2<f32>, is_query: bool, t: u32) -> f32 {
         }
         workgroupBarrier();
     }
-    return inverse_of(pairs[t - lane], 1.0, p.eps) * select(1.0, p.query_factor, is_query);
+    return pairs[t - lane];
 }
 
-fn quad_squared(sums: vec2<f32>, x: vec4<f32>) -> vec2<f32> {
-    return squared(squared(squared(squared(sums, x.x), x.y), x.z), x.w);
+// What a vector is multiplied by: 1 / sqrt(sum of squares + eps), of a query times its factor. Each thread of a team has the
+// sums of its own quads.
+fn normaliser(sums: vec2<f32>, is_query: bool, t: u32) -> f32 {
+    return inverse_of(team_sum(sums, t), 1.0, p.eps) * select(1.0, p.query_factor, is_query);
 }
 
 // Of a row of the step. With MADE the gates are what `gates` would make of their inputs; the bits are the same.

@@ -25,7 +25,7 @@ fn delta_make(@builtin(workgroup_id) wg: vec3<u32>, @builtin(local_invocation_in
         if (here && q < VECTOR) {
             x[n] = arena_quad(from_, q);
         }
-        sums = quad_squared(sums, x[n]);
+        sums = four_squared(sums, x[n]);
     }
     let factor = normaliser(sums, is_query, t);
     let to = p.made + row * made_row();

@@ -10,6 +10,7 @@ struct Params {
     v: View,
     log_decay: View,
     beta: View,
+    gate: View,
     out: u32,
     out_stride: u32,
     slot_stride: u32,
@@ -22,9 +23,14 @@ struct Params {
     query_factor: f32,
     // Word of the scratch memory where rows made beforehand begin.
     made: u32,
-    reserved_a: u32,
-    reserved_b: u32,
-    reserved_c: u32,
+    // What the preparation of the product behind it has.
+    norm_eps: f32,
+    padded: u32,
+    values: u32,
+    scales: u32,
+    sums: u32,
+    limit: f32,
+    reserved: u32,
 }
 
 

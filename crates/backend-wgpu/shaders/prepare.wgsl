@@ -5,10 +5,6 @@
 // A workgroup has eight groups of 128 columns of one row, four neighbouring values a thread. It finds the norm of the
 // whole row for itself, which is cheaper than waiting for another kernel.
 
-const KIND_FLOATS: u32 = 0u;
-const KIND_PACKED: u32 = 1u;
-const KIND_WHOLE: u32 = 2u;
-
 struct Params {
     x: View,
     gate: View,
@@ -32,9 +28,6 @@ struct Params {
 @group(0) @binding(4) var<storage, read_write> scratch: array<u32>;
 
 var<workgroup> pairs: array<vec2<f32>, 256>;
-var<workgroup> words: array<u32, 256>;
-var<workgroup> floats: array<f32, 256>;
-
 fn values_of(v: View, r: u32, first: u32) -> vec4<f32> {
     var x = vec4<f32>();
     for (var j = 0u; j < 4u; j++) {
@@ -43,6 +36,21 @@ fn values_of(v: View, r: u32, first: u32) -> vec4<f32> {
         }
     }
     return x;
+}
+
+fn put(at: u32, word: u32) {
+    scratch[at] = word;
+}
+
+// Values of columns `first` and on, normed; the gain of a gated norm is that of a group.
+fn normed(x: vec4<f32>, inverse: f32, first: u32, cols: u32) -> vec4<f32> {
+    var y = x;
+    for (var j = 0u; j < 4u; j++) {
+        if (first + j < cols) {
+            y[j] = x[j] * inverse * gain[select((first + j) % GROUP_COLUMNS, first + j, INPUT == INPUT_NORM)];
+        }
+    }
+    return y;
 }
 
 fn split(row: u32, head: u32, s: u32, d: u32) -> vec4<f32> {
@@ -123,67 +131,5 @@ fn prepare(@builtin(workgroup_id) wg: vec3<u32>, @builtin(local_invocation_index
         x = gated(x, values_of(p.gate, r, first));
     }
 
-    let inside = first < p.padded;
-    if (KIND == KIND_FLOATS) {
-        floats[t] = (x[0] + x[1]) + (x[2] + x[3]);
-        workgroupBarrier();
-        if (inside) {
-            let at = p.values + r * p.padded + first;
-            for (var j = 0u; j < 4u; j++) {
-                scratch[at + j] = bitcast<u32>(x[j]);
-            }
-            if (lane % 8u == 0u) {
-                var sum = floats[t];
-                for (var i = 1u; i < 8u; i++) {
-                    sum += floats[t + i];
-                }
-                scratch[p.sums + (r * p.padded + first) / 32u] = bitcast<u32>(sum);
-            }
-            if (lane == 0u) {
-                scratch[p.scales + r * (p.padded / GROUP_COLUMNS) + group] = bitcast<u32>(1.0);
-            }
-        }
-        return;
-    }
-
-    words[t] = size_of(x);
-    workgroupBarrier();
-    for (var step = 16u; step > 0u; step /= 2u) {
-        if (lane < step) {
-            words[t] = max(words[t], words[t + step]);
-        }
-        workgroupBarrier();
-    }
-    let most = words[t - lane];
-    workgroupBarrier();
-    let rule = rounding_of(most, p.limit);
-    let codes = codes_by(x, rule, p.limit);
-    words[t] = bitcast<u32>(codes.x + codes.y + codes.z + codes.w);
-    workgroupBarrier();
-    if (!inside) {
-        return;
-    }
-    if (KIND == KIND_PACKED) {
-        scratch[p.values + (r * p.padded + first) / 4u] = packed_bytes(codes);
-    } else {
-        let at = p.values + r * p.padded + first;
-        for (var j = 0u; j < 4u; j++) {
-            scratch[at + j] = bitcast<u32>(f32(codes[j]));
-        }
-    }
-    if (lane % 8u == 0u) {
-        var sum = 0;
-        for (var i = 0u; i < 8u; i++) {
-            sum += bitcast<i32>(words[t + i]);
-        }
-        let at = p.sums + (r * p.padded + first) / 32u;
-        if (KIND == KIND_PACKED) {
-            scratch[at] = bitcast<u32>(sum);
-        } else {
-            scratch[at] = bitcast<u32>(f32(sum));
-        }
-    }
-    if (lane == 0u) {
-        scratch[p.scales + r * (p.padded / GROUP_COLUMNS) + group] = bitcast<u32>(rule.scale);
-    }
+    finish(x, r, first, first < p.padded, t);
 }

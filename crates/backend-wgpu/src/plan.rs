@@ -505,12 +505,12 @@ mod tests {
         let cache = backend.cache(CacheSpec { kv, state: Some(state) }).unwrap();
         let plan = backend.compile(rec.finish(), &cache, PlanOptions::default()).unwrap();
         let plan: &Arc<WgpuPlan> = plan.payload().unwrap();
-        let counts = |rows: usize, segments: usize| Counts {
+        let counts = |rows: usize, segments: usize, context: usize| Counts {
             rows,
             logits: 0,
             segments,
             tiles: segments,
-            context: 300,
+            context,
             longest: rows / segments,
             guesses: false,
         };
@@ -520,19 +520,20 @@ mod tests {
             work.dispatches.iter().flatten().filter(fits).count()
         };
         // Less the embedding and the output.
-        [(1, 1), (2, 2), (2, 1), (20, 1)].map(|(rows, segments)| run(counts(rows, segments)) - 2).to_vec()
+        let steps = [(1, 1, 100), (1, 1, 300), (2, 2, 300), (2, 1, 300), (20, 1, 300)];
+        steps.map(|(rows, segments, context)| run(counts(rows, segments, context)) - 2).to_vec()
     }
 
     /// Each dispatch waits for the one before it, which is most of the time of a step of one row: `shaders/README.md`.
     #[test]
-    fn a_decoded_row_takes_nine_dispatches_a_layer() {
+    fn a_decoded_row_takes_eight_or_nine_dispatches_a_layer() {
         if crate::adapters().is_empty() {
             return eprintln!("not run: no adapter");
         }
         let backend = WgpuBackend::new(WgpuOptions::default()).unwrap();
-        // One row, two sequences with one each, one with two rows, and one with many.
-        assert_eq!(layer(&backend, false, KvFormat::F16), [9, 9, 10, 10]);
-        assert_eq!(layer(&backend, false, KvFormat::Q8), [10, 10, 10, 10]);
-        assert_eq!(layer(&backend, true, KvFormat::F16), [9, 9, 10, 11]);
+        // One row of a short context and of a longer one, two sequences with one each, one with two rows, and one with many.
+        assert_eq!(layer(&backend, false, KvFormat::F16), [8, 9, 9, 10, 10]);
+        assert_eq!(layer(&backend, false, KvFormat::Q8), [10; 5]);
+        assert_eq!(layer(&backend, true, KvFormat::F16), [8, 8, 8, 10, 11]);
     }
 }

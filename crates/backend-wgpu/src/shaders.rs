@@ -81,12 +81,15 @@ sources! {
     GATES "gates" [include_str!("../shaders/gates.wgsl")] Read Read Write;
     CONV "conv" [CONV_ONE, include_str!("../shaders/conv.wgsl")] Read Read Write Write Write;
     DELTA "delta" [DELTA_RULE, DELTA_INPUTS, include_str!("../shaders/delta.wgsl")] Read Read Read Write Write Write;
+    DELTA_ONE "delta_one" [ROUNDING, DELTA_RULE, DELTA_INPUTS, include_str!("../shaders/delta_one.wgsl")]
+        Read Read Read Read Read Write Write;
     DELTA_MAKE "delta_make" [DELTA_RULE, DELTA_INPUTS, include_str!("../shaders/delta_make.wgsl")] Read Read Read Write;
     DELTA_ROWS "delta_rows" [DELTA_RULE, include_str!("../shaders/delta_rows.wgsl")] Read Read Read Write Write;
     APPEND "append" [KV, HALF, KV_STORE, include_str!("../shaders/append.wgsl")] Read Read Write;
     HEADS "heads" [KV, HALF, KV_STORE, include_str!("../shaders/heads.wgsl")] Read Read Read Write Write;
     ATTENTION "attention" [KV, JOIN, ATTENTION_CORE, include_str!("../shaders/attention.wgsl")] Read Read Read Write Write;
-    ATTENTION_ONE "attention_one" [KV, HALF, JOIN, ATTENTION_CORE, include_str!("../shaders/attention_one.wgsl")]
+    ATTENTION_ONE "attention_one"
+        [KV, HALF, ROUNDING, JOIN, ATTENTION_CORE, include_str!("../shaders/attention_one.wgsl")]
         Read Read Read Write Write Write;
     COMBINE "attention_combine" [JOIN, include_str!("../shaders/attention_combine.wgsl")] Read Read Write;
     SAMPLE_SCAN "sample_scan" [KEYS, include_str!("../shaders/sample_scan.wgsl")] Read Read Write;
@@ -346,9 +349,14 @@ pub(crate) fn attention(format: u32, dim: u32, split: bool) -> Kernel {
     ATTENTION.with(&attention_constants(format, dim, split, false))
 }
 
-/// For steps of sequences with a row each, whose keys and values are numbers.
-pub(crate) fn attention_one(format: u32, dim: u32, split: bool) -> Kernel {
-    ATTENTION_ONE.with(&attention_constants(format, dim, split, true))
+/// For steps of sequences with a row each, whose keys and values are numbers. It may prepare the input of the product behind it:
+/// of a kind, with its gate or without.
+pub(crate) fn attention_one(format: u32, dim: u32, split: bool, round: Option<(u32, u32)>) -> Kernel {
+    let (kind, input) = round.unwrap_or((kinds::FLOATS, inputs::PLAIN));
+    let mut constants = attention_constants(format, dim, split, true).to_vec();
+    constants.push(("ROUND", Value::Flag(round.is_some())));
+    constants.extend([("KIND", Value::Number(kind)), ("INPUT", Value::Number(input))]);
+    ATTENTION_ONE.with(&constants)
 }
 
 fn attention_constants(format: u32, dim: u32, split: bool, own: bool) -> [(&'static str, Value); 4] {
@@ -363,6 +371,16 @@ fn attention_constants(format: u32, dim: u32, split: bool, own: bool) -> [(&'sta
 /// For few rows; MADE says whether it makes its gates.
 pub(crate) fn delta(kept: u32, made: bool) -> Kernel {
     DELTA.with(&[("KEPT", Value::Number(kept)), ("MADE", Value::Flag(made))])
+}
+
+/// For sequences with a row each, up to the input of a kind of the product behind it.
+pub(crate) fn delta_one(kept: u32, made: bool, kind: u32) -> Kernel {
+    DELTA_ONE.with(&[
+        ("KEPT", Value::Number(kept)),
+        ("MADE", Value::Flag(made)),
+        ("KIND", Value::Number(kind)),
+        ("INPUT", Value::Number(inputs::GATED_NORM)),
+    ])
 }
 
 /// For many rows, what their heads share.
@@ -382,9 +400,10 @@ pub(crate) fn sample(threads: u32) -> Kernel {
 /// Every kernel for every layout and set of abilities: name and text. For checks that need no device.
 #[must_use]
 pub fn every() -> Vec<(String, String)> {
+    const KINDS: [u32; 3] = [kinds::FLOATS, kinds::PACKED, kinds::WHOLE];
     const TYPES: [ParamType; 3] = [ParamType::F16, ParamType::BF16, ParamType::F32];
     let mut all = Vec::new();
-    for kind in [kinds::FLOATS, kinds::PACKED, kinds::WHOLE] {
+    for kind in KINDS {
         all.extend((inputs::PLAIN..=inputs::SWIGLU).map(|input| prepare(kind, input, None, false)));
         all.push(prepare(kind, inputs::NORM, None, true));
         all.extend([inputs::PLAIN, inputs::SIGMOID].map(|input| prepare(kind, input, Some(128), false)));
@@ -434,6 +453,7 @@ pub fn every() -> Vec<(String, String)> {
     for kept in KEPT {
         all.push(delta_rows(kept));
         all.extend([false, true].into_iter().flat_map(|made| [delta(kept, made), delta_make(kept, made)]));
+        all.extend(KINDS.into_iter().flat_map(|kind| [false, true].map(|made| delta_one(kept, made, kind))));
     }
     for format in [KvFormat::F32, KvFormat::F16, KvFormat::Q8, KvFormat::Q4].map(kv_number) {
         all.extend(HEAD_DIMS.map(|dim| append(format, dim)));
@@ -441,7 +461,13 @@ pub fn every() -> Vec<(String, String)> {
         all.extend(HEAD_DIMS.iter().flat_map(|dim| [false, true].map(|split| attention(format, *dim, split))));
     }
     for format in [KvFormat::F32, KvFormat::F16].map(kv_number) {
-        all.extend(HEAD_DIMS.iter().flat_map(|dim| [false, true].map(|split| attention_one(format, *dim, split))));
+        all.extend(
+            HEAD_DIMS.iter().flat_map(|dim| [false, true].map(|split| attention_one(format, *dim, split, None))),
+        );
+        for kind in KINDS {
+            let of = |input: u32| [128, 256].map(|dim| attention_one(format, dim, false, Some((kind, input))));
+            all.extend([inputs::PLAIN, inputs::SIGMOID].into_iter().flat_map(of));
+        }
     }
     all.into_iter().map(|kernel| (kernel.describe(), kernel.text())).collect()
 }

@@ -23,16 +23,18 @@ fn numbers(n: usize, seed: usize) -> Vec<f32> {
 
 /// Attention behind norms and rotations and a gate, then a delta rule with gates and a gated norm, then a product of normed rows
 /// that are selected; in a step of several rows and two of one.
-fn run(backend: &dyn Backend, apart: bool) -> Vec<u32> {
+fn run(backend: &dyn Backend, (format, kind): (Format, Activations), apart: bool) -> Vec<u32> {
     let upload = |rows: usize, seed: usize| -> Weight {
-        let packed = quantize(Format::F32, rows, HIDDEN, &numbers(rows * HIDDEN, seed)).unwrap();
+        let packed = quantize(format, rows, HIDDEN, &numbers(rows * HIDDEN, seed)).unwrap();
         backend.upload("w", &[packed.as_matrix()], Default::default()).unwrap()
     };
     let vector = |n: usize, seed: usize| backend.upload_vector(&numbers(n, seed)).unwrap();
     let table = upload(VOCAB, 1);
     let (qkv, o, mixed, out) =
         (upload(4 * HIDDEN, 2), upload(HIDDEN, 3), upload(4 * HIDDEN + 2 * HEADS, 4), upload(HIDDEN, 5));
-    let (gain, rate, bias) = (vector(DIM, 6), vector(HEADS, 7), vector(HEADS, 8));
+    let (gain, bias) = (vector(DIM, 6), vector(HEADS, 8));
+    // A matrix only ever decays.
+    let rate = backend.upload_vector(&[-0.25, -0.5]).unwrap();
     let rope = Arc::new(RopeTable::plain(1e4, DIM));
     let mut rec = Recorder::new(Bucket { rows: ROWS, logits: 1, context: 64 });
     let mut taps = 0;
@@ -45,7 +47,7 @@ fn run(backend: &dyn Backend, apart: bool) -> Vec<u32> {
         view
     };
     let x = rec.embed(&table);
-    let y = rec.linear(x, &qkv, Activations::F32);
+    let y = rec.linear(x, &qkv, kind);
     let part = |y: View, i: usize| y.columns(i * HIDDEN..(i + 1) * HIDDEN);
     let heads = |y: View, i: usize| part(y, i).split(HEADS);
     let q = rec.rms_norm(heads(y, 0), &gain, 1e-6);
@@ -55,8 +57,8 @@ fn run(backend: &dyn Backend, apart: bool) -> Vec<u32> {
     let attended = rec.attention(q, k, heads(y, 2), 0, 0.1);
     let gated = rec.sigmoid_mul(attended, part(y, 3));
     let gated = tap(&mut rec, gated);
-    let x = rec.linear_add(gated, &o, Activations::F32, x);
-    let y = rec.linear(x, &mixed, Activations::F32);
+    let x = rec.linear_add(gated, &o, kind, x);
+    let y = rec.linear(x, &mixed, kind);
     let gate = |at: usize| y.columns(4 * HIDDEN + at * HEADS..4 * HIDDEN + (at + 1) * HEADS);
     let (decay, beta) = rec.delta_gates(gate(0), gate(1), &rate, &bias);
     let decay = tap(&mut rec, decay);
@@ -64,12 +66,12 @@ fn run(backend: &dyn Backend, apart: bool) -> Vec<u32> {
     let normed = rec.gated_norm(read, heads(y, 3), &gain, 1e-6);
     let normed = tap(&mut rec, normed);
     let normed = View { heads: 1, dim: HIDDEN, stride: HIDDEN, ..normed };
-    let y = rec.linear_add(normed, &out, Activations::F32, x);
+    let y = rec.linear_add(normed, &out, kind, x);
     rec.output(y, "y");
     let last = rec.select_rows(y);
     let last = tap(&mut rec, last);
     let norm = Norm { gain: vector(HIDDEN, 9), eps: 1e-6 };
-    let logits = rec.norm_linear(last, &norm, &table, Activations::F32);
+    let logits = rec.norm_linear(last, &norm, &table, kind);
     rec.output(logits, "logits");
     let kv = KvSpec { layers: 1, heads: HEADS, dim: DIM, pages: 1, format: KvFormat::F16 };
     let state = StateSpec {
@@ -107,7 +109,11 @@ fn fused_ops_have_the_bits_of_single_ones() {
     let Some(backend) = common::adapter_with(WgpuOptions::default()) else {
         return eprintln!("not run: no adapter");
     };
-    let together = run(&backend, false);
-    assert!(together.iter().all(|bits| f32::from_bits(*bits).is_finite()), "numbers break down");
-    assert!(together == run(&backend, true));
+    for of in
+        [(Format::F32, Activations::F32), (Format::Q1_0, Activations::I8G128), (Format::Q1_0, Activations::I9G128)]
+    {
+        let together = run(&backend, of, false);
+        assert!(together.iter().all(|bits| f32::from_bits(*bits).is_finite()), "{of:?}: numbers break down");
+        assert!(together == run(&backend, of, true), "{of:?}");
+    }
 }

@@ -1,9 +1,10 @@
 //! Attention over the pages of one layer.
 
+use super::linear::Target;
 use super::{Bound, Call, Extent, Frame, Launch};
 use crate::cache::{head_words, page_words};
 use crate::inputs::Counts;
-use crate::shaders;
+use crate::shaders::{self, inputs};
 use onebit_ops::{Bucket, KvFormat, Norm, OpError, RopeTable, Rows, Tensor, View};
 use std::sync::Arc;
 
@@ -39,6 +40,22 @@ fn makes_heads(counts: &Counts) -> bool {
     counts.longest == 1 && counts.rows * counts.context.div_ceil(SPLIT_TOKENS) <= MOST
 }
 
+/// Whether such a context is one split, whose result nobody has to join: what attention may round for the product behind it.
+fn rounds(counts: &Counts) -> bool {
+    makes_heads(counts) && counts.context <= SPLIT_TOKENS
+}
+
+/// The steps whose result is left to the preparation of the product behind it.
+pub(super) fn leaves_rounding(counts: &Counts) -> bool {
+    !rounds(counts)
+}
+
+/// The product behind attention, and the gate between them.
+pub(super) struct Round {
+    pub gate: Option<View>,
+    pub target: Target,
+}
+
 /// Norms and a rotation that stand before attention.
 pub(super) struct Heads<'a> {
     /// Queries, keys and values of a projection.
@@ -51,44 +68,63 @@ pub(super) struct Heads<'a> {
     pub in_one: bool,
 }
 
+/// Whether attention may do that itself.
+pub(super) fn does_heads(frame: &Frame<'_>, heads: &Heads<'_>) -> bool {
+    heads.in_one && matches!(frame.memory.spec().kv.format, KvFormat::F32 | KvFormat::F16)
+}
+
 /// The same behind a projection: one kernel norms, turns and appends, or attention does it itself.
 pub(super) fn with_heads(
     frame: &Frame<'_>,
     heads: &Heads<'_>,
     layer: usize,
     scale: f32,
+    round: Option<&Round>,
     out: Tensor,
 ) -> Result<Vec<Call>, OpError> {
     let (format, pages, cache) = pages(frame, layer);
     let known = frame.tables.iter().position(|known| known == heads.table);
     let angles = frame.layout.angles(known.ok_or(OpError::ForeignHandle("a rotary table"))?);
-    let mut params = Vec::new();
-    for view in heads.raw {
-        params.extend(super::blocks(frame, view));
-    }
-    params.extend(pages);
-    params.extend([angles, heads.table.inv_freq.len() as u32]);
     let eps = heads.norms.map(|norm| norm.eps.to_bits());
     let gains = [frame.vector(&heads.norms[0].gain)?, frame.vector(&heads.norms[1].gain)?];
     let head_dim = heads.q.dim as u32;
-    let own = heads.in_one && matches!(frame.memory.spec().kv.format, KvFormat::F32 | KvFormat::F16);
+    let own = does_heads(frame, heads);
     let apart: fn(&Counts) -> bool = if own { |counts| !makes_heads(counts) } else { |_| true };
-    let mut heads_params = params.clone();
-    heads_params.extend([frame.place(heads.q.tensor), frame.cols(heads.q.tensor), eps[0], eps[1], 0, 0]);
+    let raw: Vec<u32> = heads.raw.iter().flat_map(|view| super::blocks(frame, *view)).collect();
+    let angles = [angles, heads.table.inv_freq.len() as u32];
+
+    let mut params = [raw.as_slice(), &pages, &angles].concat();
+    params.extend([frame.place(heads.q.tensor), frame.cols(heads.q.tensor), eps[0], eps[1], 0, 0]);
     let count = heads.raw.iter().map(|view| view.heads).sum();
     let grid = [Extent::Fixed(count), Extent::Rows(Rows::Step, 1), Extent::Fixed(1)];
     let launch = Launch::when(apart, shaders::heads(format, head_dim), grid);
     let [q_gain, k_gain] = gains.clone();
     let bound = vec![frame.bound_step(), q_gain, k_gain, cache.clone(), frame.bound_arena()];
-    let mut calls = vec![Call::new(launch, heads_params, bound)];
-    if own {
+    let mut calls = vec![Call::new(launch, params, bound)];
+    let mut in_one = |steps: fn(&Counts) -> bool, round: Option<&Round>| {
         let (split, splits) = splits(frame.bucket);
-        params.extend([eps[0], eps[1], frame.place(out), frame.cols(out), scale.to_bits(), splits, 0, 0, 0, 0]);
+        let split = split && round.is_none();
+        // Without a gate it is not looked at.
+        let gate = frame.view(round.and_then(|r| r.gate).unwrap_or(heads.q));
+        let mut params = [raw.as_slice(), &gate, &pages, &angles, &eps].concat();
+        params.extend([frame.place(out), frame.cols(out), scale.to_bits(), splits, 0]);
+        params.extend(round.map_or([0; 5], |r| r.target.words));
+        params.extend([0; 2]);
+        let input = |r: &Round| if r.gate.is_some() { inputs::SIGMOID } else { inputs::PLAIN };
+        let kernel = shaders::attention_one(format, head_dim, split, round.map(|r| (r.target.kind, input(r))));
         let grid = [Extent::Fixed(heads.q.heads), Extent::Rows(Rows::Step, 1), split_extent(split)];
-        let launch = Launch::when(makes_heads, shaders::attention_one(format, head_dim, split), grid);
-        let [q_gain, k_gain] = gains;
+        let [q_gain, k_gain] = gains.clone();
+        let cache = cache.clone();
         let bound = vec![frame.bound_step(), q_gain, k_gain, cache, frame.bound_scratch(), frame.bound_arena()];
-        calls.push(Call::new(launch, params, bound));
+        calls.push(Call::new(Launch::when(steps, kernel, grid), params, bound));
+    };
+    match round {
+        _ if !own => {}
+        Some(round) => {
+            in_one(rounds, Some(round));
+            in_one(|counts| makes_heads(counts) && !rounds(counts), None);
+        }
+        None => in_one(makes_heads, None),
     }
     calls.extend(attend(frame, apart, heads.q, layer, scale, out));
     Ok(calls)

@@ -17,6 +17,8 @@ use onebit_ops::{Epilogue, Op, OpError, Program, Tensor, View};
 pub(crate) fn all_calls(program: &Program, frame: &Frame<'_>) -> Result<Vec<Vec<Call>>, OpError> {
     let readers = readers(program);
     let mut all: Vec<Vec<Call>> = Vec::with_capacity(program.ops.len());
+    // A product whose input is prepared by what makes it, and the steps for which it is not.
+    let mut prepared: Option<(usize, fn(&Counts) -> bool)> = None;
     for (at, op) in program.ops.iter().enumerate() {
         let before = &program.ops[..at];
         let (left_out, calls) = match op {
@@ -30,7 +32,8 @@ pub(crate) fn all_calls(program: &Program, frame: &Frame<'_>) -> Result<Vec<Vec<
                     joined
                 });
                 let conv = program.ops.get(at + 1).and_then(|next| behind(frame, op, next));
-                let fused = Fused { joined, conv };
+                let unprepared = prepared.filter(|(product, _)| *product == at).map(|(_, others)| others);
+                let fused = Fused { joined, conv, unprepared };
                 (left_out, linear::calls(frame, &input, weight, fused, *activations, *epilogue, *out)?)
             }
             Op::ConvSilu { x, weight, kernel, layer, out } => {
@@ -39,11 +42,25 @@ pub(crate) fn all_calls(program: &Program, frame: &Frame<'_>) -> Result<Vec<Vec<
                 (0, recurrent::conv(frame, steps, *x, weight, *kernel, *layer, *out)?)
             }
             Op::Attention { layer, scale, out, .. } => match heads(frame, &readers, before, op) {
-                Some(heads) => (4, attention::with_heads(frame, &heads, *layer, *scale, *out)?),
+                Some(heads) => {
+                    let does_heads = attention::does_heads(frame, &heads);
+                    let round = round(frame, &readers, program, at).filter(|_| does_heads);
+                    if let Some((product, _)) = &round {
+                        prepared = Some((*product, attention::leaves_rounding));
+                    }
+                    let round = round.as_ref().map(|(_, round)| round);
+                    (4, attention::with_heads(frame, &heads, *layer, *scale, round, *out)?)
+                }
                 None => (0, calls(op, frame)?),
             },
             Op::GatedDelta { .. } => match delta(frame, &readers, before, op) {
-                Some(delta) => (1, recurrent::delta(frame, &delta)?),
+                Some(mut delta) => {
+                    delta.behind = norm_behind(frame, &readers, program, at);
+                    if delta.behind.is_some() {
+                        prepared = Some((at + 2, recurrent::leaves_rounding));
+                    }
+                    (1, recurrent::delta(frame, &delta)?)
+                }
                 None => (0, calls(op, frame)?),
             },
             _ => (0, calls(op, frame)?),
@@ -79,7 +96,43 @@ fn delta<'a>(frame: &Frame<'_>, readers: &[usize], before: &'a [Op], op: &Op) ->
         && is_all_of(frame, readers, *read_beta, *beta)
         && [*a, *b].into_iter().all(|read| are_apart(frame, read, *out));
     let gates = Gates::Made { a: *a, b: *b, decay_rate, dt_bias };
-    right.then_some(Delta { qkv: [*q, *k, *v], gates, map: *map, eps: *eps, layer: *layer, out: *out })
+    let (map, eps, layer, out) = (*map, *eps, *layer, *out);
+    right.then_some(Delta { qkv: [*q, *k, *v], gates, map, eps, layer, out, behind: None })
+}
+
+/// What stands between a delta rule and the product behind it, where the rule can do that too.
+fn norm_behind<'a>(
+    frame: &Frame<'_>,
+    readers: &[usize],
+    program: &'a Program,
+    at: usize,
+) -> Option<recurrent::Behind<'a>> {
+    let [
+        Op::GatedDelta { out: read, .. },
+        Op::GatedNorm { x, z, norm, out: normed },
+        Op::Linear { x: input, norm: None, weight, activations, out, .. },
+        ..,
+    ] = &program.ops[at..]
+    else {
+        return None;
+    };
+    let right = is_all_of(frame, readers, *x, *read) && is_all_of(frame, readers, *input, *normed) && x.dim == GROUP;
+    let target = linear::target(frame, weight, *activations, 0, *out)?;
+    right.then_some(recurrent::Behind { gate: *z, norm, target })
+}
+
+/// The product behind attention, right behind it or its gate, for which attention can round: which op it is, and how.
+fn round(frame: &Frame<'_>, readers: &[usize], program: &Program, at: usize) -> Option<(usize, attention::Round)> {
+    let Op::Attention { q, out: read, .. } = &program.ops[at] else { return None };
+    let (gate, made, product) = match program.ops.get(at + 1)? {
+        Op::SigmoidMul { x, gate, out } if is_all_of(frame, readers, *x, *read) => (Some(*gate), *out, at + 2),
+        _ => (None, *read, at + 1),
+    };
+    let Op::Linear { x, norm: None, weight, activations, out, .. } = program.ops.get(product)? else { return None };
+    let right = is_all_of(frame, readers, *x, made) && q.dim.is_multiple_of(GROUP);
+    let front = attention::scratch(frame.bucket, *q);
+    let target = linear::target(frame, weight, *activations, front, *out)?;
+    right.then_some((product, attention::Round { gate, target }))
 }
 
 /// Queries and keys that are normed and turned before attention: one kernel does it and fills the pages.

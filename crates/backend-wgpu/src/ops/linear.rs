@@ -67,6 +67,37 @@ impl Behind<'_> {
 pub(super) struct Fused<'a> {
     pub joined: Option<Joined>,
     pub conv: Option<Behind<'a>>,
+    /// The steps whose input nobody else has prepared, where that is not all of them.
+    pub unprepared: Option<fn(&Counts) -> bool>,
+}
+
+/// Where whoever makes the values of a product's input prepares it.
+pub(super) struct Target {
+    pub kind: u32,
+    /// Values of a row; words of values, scales and sums; the limit of rounded values.
+    pub words: [u32; 5],
+}
+
+/// The same for a product whose weight wants one kind of input, of whole groups, behind what is in front of the scratch memory.
+pub(super) fn target(
+    frame: &Frame<'_>,
+    weight: &Weight,
+    activations: Activations,
+    front: usize,
+    out: Tensor,
+) -> Option<Target> {
+    let resident = resident(weight, frame.device).ok()?;
+    let cols = weight.cols();
+    let (places, _) = prepared(front, frame.most_rows(out), cols, resident, activations, frame.device);
+    let [place] = places[..] else { return None };
+    let [padded, values, scales, sums] = [cols, place.values, place.scales, place.sums].map(|n| n as u32);
+    let words = [padded, values, scales, sums, limit(activations)];
+    cols.is_multiple_of(GROUP).then_some(Target { kind: place.kind, words })
+}
+
+/// Of rounded values, as bits of a float.
+fn limit(activations: Activations) -> u32 {
+    activations.limit().map_or(0.0, f32::from).to_bits()
 }
 
 /// Whether a product does the convolution behind it: for sequences with a row each, and up to so many that the kernels for few
@@ -161,14 +192,13 @@ pub(super) fn calls(
     epilogue: Epilogue,
     out: Tensor,
 ) -> Result<Vec<Call>, OpError> {
-    let joined = fused.joined;
     let resident = resident(weight, frame.device)?;
     let most = frame.most_rows(out);
-    let front = joined.map_or(0, |j| j.words);
+    let front = fused.joined.map_or(0, |j| j.words);
     let (places, _) = prepared(front, most, weight.cols(), resident, activations, frame.device);
     let mut calls = Vec::new();
     for place in &places {
-        calls.push(prepare(frame, input, joined, place, weight.cols(), activations, out)?);
+        calls.push(prepare(frame, input, fused, place, weight.cols(), activations, out)?);
     }
     let residual = if let Epilogue::Residual(residual) = epilogue { Some(residual) } else { None };
     for chunk in &resident.chunks {
@@ -213,7 +243,7 @@ pub(super) struct Joined {
 fn prepare(
     frame: &Frame<'_>,
     input: &Input<'_>,
-    joined: Option<Joined>,
+    fused: Fused<'_>,
     place: &Prepared,
     cols: usize,
     activations: Activations,
@@ -221,11 +251,11 @@ fn prepare(
 ) -> Result<Call, OpError> {
     let (kind, x, gate, norm) = parts(input);
     let padded = cols.next_multiple_of(GROUP);
-    let limit = activations.limit().map_or(0.0, f32::from);
+    let joined = fused.joined;
     let mut params = frame.view(x).to_vec();
     params.extend(frame.view(gate));
     params.extend([cols, padded, place.values, place.scales, place.sums].map(|n| n as u32));
-    params.extend([norm.map_or(0.0, |n| n.eps).to_bits(), limit.to_bits(), joined.map_or(0, |j| j.splits as u32)]);
+    params.extend([norm.map_or(0.0, |n| n.eps).to_bits(), limit(activations), joined.map_or(0, |j| j.splits as u32)]);
     // Without a norm the gain is not looked at; the step's arrays are always there.
     let gain = norm.map_or(Ok(frame.bound_step()), |n| frame.vector(&n.gain))?;
     let groups = padded / GROUP;
@@ -233,7 +263,7 @@ fn prepare(
     let selected = matches!(input, Input::Norm { selected: true, .. });
     let kernel = shaders::prepare(place.kind, kind, joined.map(|j| j.dim as u32), selected);
     let bound = vec![frame.bound_arena(), gain, frame.bound_step(), frame.bound_scratch()];
-    Ok(Call::new(Launch::always(kernel, grid), params, bound))
+    Ok(Call::new(Launch::when(fused.unprepared.unwrap_or(|_| true), kernel, grid), params, bound))
 }
 
 /// The product with one chunk of a weight.

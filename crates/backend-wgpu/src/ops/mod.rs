@@ -270,6 +270,7 @@ fn calls(op: &Op, frame: &Frame<'_>) -> Result<Vec<Call>, OpError> {
                 eps: *eps,
                 layer: *layer,
                 out: *out,
+                behind: None,
             };
             recurrent::delta(frame, &op)
         }

@@ -1,10 +1,11 @@
 //! The recurrent half of a hybrid: what lives in state slots.
 
+use super::linear::Target;
 use super::{Bound, Call, Extent, Frame, Launch};
 use crate::cache::guess_row;
 use crate::inputs::Counts;
 use crate::shaders::{self, KEPT};
-use onebit_ops::{HeadMap, OpError, Rows, Tensor, Vector, View};
+use onebit_ops::{HeadMap, Norm, OpError, Rows, Tensor, Vector, View};
 
 /// Rows of a segment from which on it pays to make beforehand what heads share, in a kernel more.
 const MANY_ROWS: usize = 16;
@@ -21,6 +22,16 @@ fn kept(k: View) -> Option<u32> {
 pub(super) fn scratch(rows: usize, k: View, v: View) -> usize {
     let row = |kept: u32| 2 * k.heads * kept as usize * PARTS + (2 * v.heads).next_multiple_of(4);
     if rows < MANY_ROWS { 0 } else { rows * kept(k).map_or(0, row) }
+}
+
+/// Whether `delta_one` may run: for sequences with a row each.
+fn is_one_each(counts: &Counts) -> bool {
+    counts.longest == 1 && !counts.guesses
+}
+
+/// The steps whose result is left to the preparation of the product behind it.
+pub(super) fn leaves_rounding(counts: &Counts) -> bool {
+    !is_one_each(counts)
 }
 
 fn has_many_rows(counts: &Counts) -> bool {
@@ -69,6 +80,14 @@ pub(super) struct Delta<'a> {
     pub eps: f32,
     pub layer: usize,
     pub out: Tensor,
+    pub behind: Option<Behind<'a>>,
+}
+
+/// The norm behind the delta rule, its gate, and where the result is prepared for a product.
+pub(super) struct Behind<'a> {
+    pub gate: View,
+    pub norm: &'a Norm,
+    pub target: Target,
 }
 
 pub(super) fn delta(frame: &Frame<'_>, op: &Delta<'_>) -> Result<Vec<Call>, OpError> {
@@ -93,6 +112,7 @@ pub(super) fn delta(frame: &Frame<'_>, op: &Delta<'_>) -> Result<Vec<Call>, OpEr
     for view in gates {
         params.extend(frame.view(view));
     }
+    params.extend(frame.view(op.behind.as_ref().map_or(v, |behind| behind.gate)));
     let map = match op.map {
         HeadMap::Grouped => 0,
         HeadMap::Tiled => 1,
@@ -101,16 +121,30 @@ pub(super) fn delta(frame: &Frame<'_>, op: &Delta<'_>) -> Result<Vec<Call>, OpEr
     params.extend([state.delta_len(), guess_row(&state) * state.max_pending, guess_row(&state)].map(|n| n as u32));
     let factor = (q.dim as f64).powf(-0.5) as f32;
     // At the front of the scratch memory is what is made beforehand.
-    params.extend([map, op.eps.to_bits(), factor.to_bits(), 0, 0, 0, 0]);
+    params.extend([map, op.eps.to_bits(), factor.to_bits(), 0]);
+    params.push(op.behind.as_ref().map_or(0.0, |behind| behind.norm.eps).to_bits());
+    params.extend(op.behind.as_ref().map_or([0; 5], |behind| behind.target.words));
+    params.push(0);
     let (arena, step, scratch) = (frame.bound_arena(), frame.bound_step(), frame.bound_scratch());
     let states = Bound::whole(frame.memory.deltas(op.layer));
     let makes = matches!(op.gates, Gates::Made { .. });
     let heads = Extent::Fixed(v.heads);
     let grid = [Extent::Fixed(v.dim.div_ceil(32)), heads, Extent::Segments];
-    let few = Launch::when(|counts| !has_many_rows(counts), shaders::delta(kept, makes), grid);
+    let others: fn(&Counts) -> bool = match op.behind {
+        Some(_) => |counts| !has_many_rows(counts) && !is_one_each(counts),
+        None => |counts| !has_many_rows(counts),
+    };
+    let few = Launch::when(others, shaders::delta(kept, makes), grid);
     let guesses = Bound::whole(&frame.areas.rows[op.layer]);
     let bound = vec![step.clone(), rate.clone(), bias.clone(), states.clone(), guesses, arena.clone()];
     let mut calls = vec![Call::new(few, params.clone(), bound)];
+    if let Some(behind) = &op.behind {
+        let kernel = shaders::delta_one(kept, makes, behind.target.kind);
+        let launch = Launch::when(is_one_each, kernel, [heads, Extent::Rows(Rows::Step, 1), Extent::Fixed(1)]);
+        let (rate, bias, gain) = (rate.clone(), bias.clone(), frame.vector(&behind.norm.gain)?);
+        let bound = vec![step.clone(), rate, bias, gain, arena.clone(), states.clone(), scratch.clone()];
+        calls.push(Call::new(launch, params.clone(), bound));
+    }
     if frame.bucket.rows >= MANY_ROWS {
         let grid = [Extent::Fixed((2 * k.heads).div_ceil(8)), Extent::Rows(Rows::Step, 1), Extent::Fixed(1)];
         let make = Launch::when(has_many_rows, shaders::delta_make(kept, makes), grid);

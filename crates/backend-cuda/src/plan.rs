@@ -6,7 +6,7 @@
 
 use crate::cache::{Held, Memory};
 use crate::driver::{Device, During, NAME, fault};
-use crate::inputs::{Capacity, Layout};
+use crate::inputs::Layout;
 use crate::memory::{Buffer, Pinned};
 use crate::module::Kernels;
 use crate::ops::{self, Call, Frame};
@@ -14,7 +14,9 @@ use crate::outputs::Results;
 use crate::params::Address;
 use cudarc::driver::sys::{self, CUevent_flags, CUgraphInstantiate_flags, CUstreamCaptureMode};
 use cudarc::driver::{CudaEvent, CudaGraph, CudaStream, result};
-use onebit_ops::{Cache, Op, OpError, Placement, Program, RopeTable, Rows, StepInputs, StepOutput, TensorInfo};
+use onebit_ops::{
+    Cache, Capacity, Op, OpError, Placement, Program, RopeTable, Rows, StepInputs, StepOutput, TensorInfo,
+};
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

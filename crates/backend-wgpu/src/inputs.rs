@@ -4,7 +4,7 @@
 //! known largest length come first; lists of any length (pages, changes of logits, masks) follow with some capacity, and a
 //! step that needs more makes the plan lay its buffer out anew.
 
-use onebit_ops::{Areas, Bucket, PAGE_ROWS, RopeTable, StepInputs};
+use onebit_ops::{Areas, Bucket, Capacity, RopeTable, StepInputs};
 use std::sync::Arc;
 
 /// No such index.
@@ -51,66 +51,6 @@ impl Counts {
             guesses: inputs.segments.iter().any(|s| s.speculative || s.accepted > 0),
         }
     }
-}
-
-/// Lengths that have no bound of their own.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Capacity {
-    /// Page numbers of all segments.
-    pub pages: usize,
-    /// Changes of single logits.
-    pub adjust: usize,
-    /// Words of different masks.
-    pub masks: usize,
-}
-
-impl Capacity {
-    /// What a plan begins with: every row a sequence of its own with all its pages, unless that is much.
-    pub(crate) fn first(bucket: Bucket) -> Capacity {
-        const MOST: usize = 1 << 16;
-        let pages = bucket.context.div_ceil(PAGE_ROWS);
-        let pages = bucket.rows.saturating_mul(pages).min(MOST).max(pages);
-        Capacity { pages, adjust: 64, masks: 0 }
-    }
-
-    /// What a step needs.
-    pub(crate) fn of(inputs: &StepInputs) -> Capacity {
-        Capacity {
-            pages: inputs.segments.iter().map(used_pages).sum(),
-            adjust: inputs.draws.iter().map(|draw| draw.adjust.len()).sum(),
-            masks: masks(inputs).iter().map(|mask| mask.len()).sum(),
-        }
-    }
-
-    pub(crate) fn holds(self, needed: Capacity) -> bool {
-        needed.pages <= self.pages && needed.adjust <= self.adjust && needed.masks <= self.masks
-    }
-
-    /// Room for what is needed, and for as much again where it grew.
-    pub(crate) fn grown(self, needed: Capacity) -> Capacity {
-        let grow = |have: usize, need: usize| if need > have { 2 * need } else { have };
-        Capacity {
-            pages: grow(self.pages, needed.pages),
-            adjust: grow(self.adjust, needed.adjust),
-            masks: grow(self.masks, needed.masks),
-        }
-    }
-}
-
-/// The different masks of a step, in the order of their first use: sequences under one grammar share theirs.
-fn masks(inputs: &StepInputs) -> Vec<&Arc<[u32]>> {
-    let mut different: Vec<&Arc<[u32]>> = Vec::new();
-    for mask in inputs.draws.iter().filter_map(|draw| draw.mask.as_ref()) {
-        if !different.iter().any(|known| Arc::ptr_eq(known, mask)) {
-            different.push(mask);
-        }
-    }
-    different
-}
-
-/// Pages that a segment's tokens lie in; it may name more.
-fn used_pages(segment: &onebit_ops::Segment) -> usize {
-    segment.pages.len().min((segment.past + segment.rows.len()).div_ceil(PAGE_ROWS))
 }
 
 /// Word at which each array begins.
@@ -202,7 +142,7 @@ impl Layout {
         let mut first_page = 0;
         let segments = inputs.segments.iter().zip(areas).flat_map(|(s, areas)| {
             let first = first_page;
-            first_page += used_pages(s) as u32;
+            first_page += s.used_pages() as u32;
             [
                 s.rows.start as u32,
                 s.rows.len() as u32,
@@ -224,14 +164,14 @@ impl Layout {
         for (table, at) in tables.iter().zip(&self.angles) {
             write_angles(table, inputs, *at, &mut out);
         }
-        out.put(self.pages, inputs.segments.iter().flat_map(|s| s.pages[..used_pages(s)].iter().copied()));
+        out.put(self.pages, inputs.segments.iter().flat_map(|s| s.pages[..s.used_pages()].iter().copied()));
         self.write_draws(inputs, &mut out);
         out.words.truncate(out.end);
         out.words
     }
 
     fn write_draws(&self, inputs: &StepInputs, out: &mut Writer) {
-        let masks = masks(inputs);
+        let masks = inputs.different_masks();
         let mut adjusted = 0;
         let draws = inputs.draws.iter().flat_map(|draw| {
             let first = adjusted;
@@ -360,16 +300,5 @@ mod tests {
         assert_eq!(read(11, 8, 8), [numbers.as_slice(), &[2, 1, 0]].concat());
         assert_eq!(read(12, 8, 4), [3, bits(0.5), bits(2.0), bits(-1.0)]);
         assert_eq!(read(13, 0, 3), [1, 2, 3]);
-    }
-
-    #[test]
-    fn capacity_grows_when_it_must() {
-        let first = Capacity::first(BUCKET);
-        assert_eq!(first.pages, 20 * 4);
-        assert!(first.holds(Capacity::of(&inputs())));
-        assert_eq!(Capacity::of(&inputs()).pages, 3);
-        let small = Capacity { pages: 2, ..Capacity::default() };
-        assert!(!small.holds(Capacity::of(&inputs())));
-        assert_eq!(small.grown(Capacity::of(&inputs())), Capacity { pages: 6, ..Capacity::default() });
     }
 }

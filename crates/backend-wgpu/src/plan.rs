@@ -6,12 +6,12 @@
 use crate::adapter::{Device, fault};
 use crate::cache::{Held, Memory};
 use crate::clock;
-use crate::inputs::{Capacity, Counts, Layout};
+use crate::inputs::{Counts, Layout};
 use crate::memory::Buffer;
 use crate::ops::{self, Call, Extent, Frame, Launch};
 use crate::outputs::{Outputs, Results};
 use crate::pipelines::{Pipeline, Pipelines};
-use onebit_ops::{Cache, Op, OpError, Placement, Program, RopeTable, StepInputs, StepOutput};
+use onebit_ops::{Cache, Capacity, Op, OpError, Placement, Program, RopeTable, StepInputs, StepOutput};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,6 +1,6 @@
 //! What a sequence keeps between steps: paged keys and values, and the recurrent state of delta-rule layers.
 
-use crate::OpError;
+use crate::{Op, OpError};
 use std::any::Any;
 use std::sync::Arc;
 
@@ -170,6 +170,39 @@ impl CacheSpec {
         Err(OpError::Inputs(format!("page {page} of {}", self.kv.pages)))
     }
 
+    /// Refuses an op whose layer the cache does not have, or whose shapes are not the cache's own.
+    ///
+    /// # Errors
+    /// [`OpError::Shape`] with both numbers.
+    pub fn check(&self, op: &Op) -> Result<(), OpError> {
+        let name = op.name();
+        match op {
+            Op::Attention { k, layer, .. } => {
+                let kv = &self.kv;
+                below(name, "KV layer", kv.layers, *layer)?;
+                equal(name, "key heads", kv.heads, k.heads)?;
+                equal(name, "head dimension", kv.dim, k.dim)
+            }
+            Op::ConvSilu { x, kernel, layer, .. } => {
+                let (layers, channels, window) = self.state.map_or((0, 0, 0), |s| (s.layers, s.channels, s.kernel));
+                below(name, "state layer", layers, *layer)?;
+                equal(name, "channels", channels, x.cols())?;
+                equal(name, "kernel", window, *kernel)
+            }
+            Op::GatedDelta { k, v, layer, .. } => {
+                let (layers, shape) = self.state.map_or((0, [0; 3]), |s| (s.layers, [s.heads, s.key_dim, s.value_dim]));
+                below(name, "state layer", layers, *layer)?;
+                let parts = ["value heads", "key dimension", "value dimension"];
+                parts
+                    .iter()
+                    .zip(shape)
+                    .zip([v.heads, k.dim, v.dim])
+                    .try_for_each(|((what, wanted), got)| equal(name, what, wanted, got))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Bytes of pages and slots together.
     pub fn bytes(&self) -> u64 {
         self.kv.bytes() + self.state.map_or(0, |s| s.bytes_per_slot() * s.slots as u64)
@@ -204,5 +237,42 @@ impl Cache {
     /// The backend's own object, if it is of this type.
     pub fn payload<T: Any>(&self) -> Option<&T> {
         self.payload.downcast_ref::<T>()
+    }
+}
+
+fn below(op: &'static str, what: &str, count: usize, got: usize) -> Result<(), OpError> {
+    if got < count { Ok(()) } else { Err(wrong(op, what, format!("below {count}"), got)) }
+}
+
+fn equal(op: &'static str, what: &str, wanted: usize, got: usize) -> Result<(), OpError> {
+    if got == wanted { Ok(()) } else { Err(wrong(op, what, wanted.to_string(), got)) }
+}
+
+fn wrong(op: &'static str, what: &str, wanted: String, got: usize) -> OpError {
+    OpError::Shape { op, what: what.to_owned(), wanted, got: got.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Tensor, View};
+
+    #[test]
+    fn a_head_that_the_pages_were_not_made_for_is_refused() {
+        let kv = KvSpec { layers: 1, heads: 2, dim: 64, pages: 1, format: KvFormat::F16 };
+        let cache = CacheSpec { kv, state: None };
+        let view = |heads| View { tensor: Tensor(0), offset: 0, heads, dim: 64, stride: 64 };
+        let op = |layer, heads| Op::Attention {
+            q: view(4),
+            k: view(heads),
+            v: view(heads),
+            layer,
+            scale: 1.0,
+            out: Tensor(1),
+        };
+        assert_eq!(cache.check(&op(0, 2)), Ok(()));
+        let text = |op: Op| cache.check(&op).unwrap_err().to_string();
+        assert_eq!(text(op(1, 2)), "attention: KV layer: wanted below 1, got 1");
+        assert_eq!(text(op(0, 4)), "attention: key heads: wanted 2, got 4");
     }
 }

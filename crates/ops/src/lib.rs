@@ -13,6 +13,7 @@ mod backend;
 mod cache;
 mod error;
 mod ledger;
+mod lists;
 mod program;
 mod recorder;
 pub mod reference;
@@ -29,6 +30,7 @@ pub use backend::{
 pub use cache::{Cache, CacheSpec, KvFormat, KvSpec, PAGE_ROWS, SlotState, StateSpec};
 pub use error::OpError;
 pub use ledger::{Areas, Ledger};
+pub use lists::Capacity;
 pub use program::{
     Bucket, ChannelNorm, Epilogue, Grid, HeadMap, Norm, Op, Placement, Program, Rows, Seen, StageCost, Tensor,
     TensorInfo, View,

@@ -3,38 +3,19 @@
 use crate::cache::MOST_SAMPLED;
 use onebit_ops::{Bucket, CacheSpec, Op, OpError};
 
-/// Refuses layers that the cache does not have and shapes that are not its own.
+/// Refuses what does not fit the cache, and more rows than tokens are chosen for.
 ///
 /// # Errors
 /// [`OpError::Shape`] with both numbers.
 pub(crate) fn check(op: &Op, bucket: Bucket, cache: &CacheSpec) -> Result<(), OpError> {
-    let name = op.name();
+    cache.check(op)?;
     match op {
-        Op::Attention { k, layer, .. } => {
-            let kv = &cache.kv;
-            below(name, "KV layer", kv.layers, *layer)?;
-            equal(name, "key heads", kv.heads, k.heads)?;
-            equal(name, "head dimension", kv.dim, k.dim)
-        }
-        Op::ConvSilu { x, kernel, layer, .. } => {
-            let (layers, channels, window) = cache.state.map_or((0, 0, 0), |s| (s.layers, s.channels, s.kernel));
-            below(name, "state layer", layers, *layer)?;
-            equal(name, "channels", channels, x.cols())?;
-            equal(name, "kernel", window, *kernel)
-        }
-        Op::GatedDelta { k, v, layer, .. } => {
-            let (layers, shape) = cache.state.map_or((0, [0; 3]), |s| (s.layers, [s.heads, s.key_dim, s.value_dim]));
-            below(name, "state layer", layers, *layer)?;
-            let parts = ["value heads", "key dimension", "value dimension"];
-            parts
-                .iter()
-                .zip(shape)
-                .zip([v.heads, k.dim, v.dim])
-                .try_for_each(|((what, wanted), got)| equal(name, what, wanted, got))
-        }
-        Op::Sample { .. } if bucket.logits > MOST_SAMPLED => {
-            Err(wrong(name, "logit rows on cuda", format!("up to {MOST_SAMPLED}"), bucket.logits))
-        }
+        Op::Sample { .. } if bucket.logits > MOST_SAMPLED => Err(OpError::Shape {
+            op: op.name(),
+            what: "logit rows on cuda".to_owned(),
+            wanted: format!("up to {MOST_SAMPLED}"),
+            got: bucket.logits.to_string(),
+        }),
         _ => Ok(()),
     }
 }
@@ -54,42 +35,4 @@ pub(crate) fn is_for_images(op: &Op) -> bool {
             | Op::GroupNorm { .. }
             | Op::Conv2d { .. }
     )
-}
-
-fn below(op: &'static str, what: &str, count: usize, got: usize) -> Result<(), OpError> {
-    if got < count { Ok(()) } else { Err(wrong(op, what, format!("below {count}"), got)) }
-}
-
-fn equal(op: &'static str, what: &str, wanted: usize, got: usize) -> Result<(), OpError> {
-    if got == wanted { Ok(()) } else { Err(wrong(op, what, wanted.to_string(), got)) }
-}
-
-fn wrong(op: &'static str, what: &str, wanted: String, got: usize) -> OpError {
-    OpError::Shape { op, what: what.to_owned(), wanted, got: got.to_string() }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use onebit_ops::{KvFormat, KvSpec, Tensor, View};
-
-    #[test]
-    fn a_head_that_the_pages_were_not_made_for_is_refused() {
-        let kv = KvSpec { layers: 1, heads: 2, dim: 64, pages: 1, format: KvFormat::F16 };
-        let cache = CacheSpec { kv, state: None };
-        let bucket = Bucket { rows: 1, logits: 1, context: 64 };
-        let view = |heads| View { tensor: Tensor(0), offset: 0, heads, dim: 64, stride: 64 };
-        let op = |layer, heads| Op::Attention {
-            q: view(4),
-            k: view(heads),
-            v: view(heads),
-            layer,
-            scale: 1.0,
-            out: Tensor(1),
-        };
-        assert_eq!(check(&op(0, 2), bucket, &cache), Ok(()));
-        let text = |op: Op| check(&op, bucket, &cache).unwrap_err().to_string();
-        assert_eq!(text(op(1, 2)), "attention: KV layer: wanted below 1, got 1");
-        assert_eq!(text(op(0, 4)), "attention: key heads: wanted 2, got 4");
-    }
 }

@@ -1,7 +1,7 @@
 //! Attention over the pages of one layer.
 
 use super::linear::Target;
-use super::{Bound, Call, Extent, Frame, Launch};
+use super::{Bound, Call, Extent, Frame, Launch, Steps};
 use crate::cache::{head_words, page_words};
 use crate::inputs::Counts;
 use crate::shaders::{self, inputs};
@@ -89,7 +89,7 @@ pub(super) fn with_heads(
     let gains = [frame.vector(&heads.norms[0].gain)?, frame.vector(&heads.norms[1].gain)?];
     let head_dim = heads.q.dim as u32;
     let own = does_heads(frame, heads);
-    let apart: fn(&Counts) -> bool = if own { |counts| !makes_heads(counts) } else { |_| true };
+    let apart: Steps = if own { |counts| !makes_heads(counts) } else { |_| true };
     let raw: Vec<u32> = heads.raw.iter().flat_map(|view| super::blocks(frame, *view)).collect();
     let angles = [angles, heads.table.inv_freq.len() as u32];
 
@@ -101,7 +101,7 @@ pub(super) fn with_heads(
     let [q_gain, k_gain] = gains.clone();
     let bound = vec![frame.bound_step(), q_gain, k_gain, cache.clone(), frame.bound_arena()];
     let mut calls = vec![Call::new(launch, params, bound)];
-    let mut in_one = |steps: fn(&Counts) -> bool, round: Option<&Round>| {
+    let mut in_one = |steps: Steps, round: Option<&Round>| {
         let (split, splits) = splits(frame.bucket);
         let split = split && round.is_none();
         // Without a gate it is not looked at.
@@ -158,7 +158,7 @@ fn append(frame: &Frame<'_>, [_, k, v]: [View; 3], layer: usize) -> Call {
 }
 
 /// Attention for these steps, and the joining of splits for all.
-fn attend(frame: &Frame<'_>, steps: fn(&Counts) -> bool, q: View, layer: usize, scale: f32, out: Tensor) -> Vec<Call> {
+fn attend(frame: &Frame<'_>, steps: Steps, q: View, layer: usize, scale: f32, out: Tensor) -> Vec<Call> {
     let (format, pages, cache) = pages(frame, layer);
     let (one, rows) = (Extent::Fixed(1), Extent::Rows(Rows::Step, 1));
     let (split, splits) = splits(frame.bucket);

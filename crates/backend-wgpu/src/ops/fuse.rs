@@ -5,8 +5,7 @@
 use super::attention::{self, Heads};
 use super::linear::{self, Behind, Fused, Input, Joined};
 use super::recurrent::{self, Delta, Gates};
-use super::{Call, Frame, calls};
-use crate::inputs::Counts;
+use super::{Call, Frame, Steps, calls};
 use crate::layout::GROUP;
 use onebit_ops::{Epilogue, Op, OpError, Program, Tensor, View};
 
@@ -18,7 +17,7 @@ pub(crate) fn all_calls(program: &Program, frame: &Frame<'_>) -> Result<Vec<Vec<
     let readers = readers(program);
     let mut all: Vec<Vec<Call>> = Vec::with_capacity(program.ops.len());
     // A product whose input is prepared by what makes it, and the steps for which it is not.
-    let mut prepared: Option<(usize, fn(&Counts) -> bool)> = None;
+    let mut prepared: Option<(usize, Steps)> = None;
     for (at, op) in program.ops.iter().enumerate() {
         let before = &program.ops[..at];
         let (left_out, calls) = match op {
@@ -38,7 +37,7 @@ pub(crate) fn all_calls(program: &Program, frame: &Frame<'_>) -> Result<Vec<Vec<
             }
             Op::ConvSilu { x, weight, kernel, layer, out } => {
                 let done = before.last().and_then(|product| behind(frame, product, op)).is_some();
-                let steps: fn(&Counts) -> bool = if done { |counts| !linear::convolves(counts) } else { |_| true };
+                let steps: Steps = if done { |counts| !linear::convolves(counts) } else { |_| true };
                 (0, recurrent::conv(frame, steps, *x, weight, *kernel, *layer, *out)?)
             }
             Op::Attention { layer, scale, out, .. } => match heads(frame, &readers, before, op) {

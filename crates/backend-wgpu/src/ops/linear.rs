@@ -1,6 +1,6 @@
 //! Matrix products: the input is prepared once, then each chunk of the weight is a dispatch.
 
-use super::{Bound, Call, Extent, Frame, Launch};
+use super::{Bound, Call, Extent, Frame, Launch, Steps};
 use crate::adapter::Device;
 use crate::inputs::Counts;
 use crate::layout::{Codes, GROUP};
@@ -68,7 +68,7 @@ pub(super) struct Fused<'a> {
     pub joined: Option<Joined>,
     pub conv: Option<Behind<'a>>,
     /// The steps whose input nobody else has prepared, where that is not all of them.
-    pub unprepared: Option<fn(&Counts) -> bool>,
+    pub unprepared: Option<Steps>,
 }
 
 /// Where whoever makes the values of a product's input prepares it.
@@ -278,7 +278,7 @@ struct Product<'a> {
 
 impl Product<'_> {
     /// For these steps.
-    fn alone(&self, steps: fn(&Counts) -> bool) -> Call {
+    fn alone(&self, steps: Steps) -> Call {
         let params = self.params([0; 5]);
         Call { params, bound: self.bound(), launches: self.launches(steps, false) }
     }
@@ -323,7 +323,7 @@ impl Product<'_> {
     }
 
     /// A kernel for each number of rows of a pass.
-    fn launches(&self, steps: fn(&Counts) -> bool, convolves: bool) -> Vec<Launch> {
+    fn launches(&self, steps: Steps, convolves: bool) -> Vec<Launch> {
         let Product { frame, chunk, place, residual, out, .. } = self;
         let (shape, rows) = (chunk.shape, frame.rows(*out));
         let adds = residual.is_some();

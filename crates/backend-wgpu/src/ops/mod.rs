@@ -78,13 +78,16 @@ impl Bound {
     }
 }
 
+/// Which steps something is for.
+pub(crate) type Steps = fn(&Counts) -> bool;
+
 /// One way to run a call: a kernel for some steps.
 pub(crate) struct Launch {
     pub kernel: Kernel,
     /// Rows of this kind for which it is the one.
     pub rows: (Rows, RangeInclusive<usize>),
     /// And what else must be true of a step.
-    pub steps: fn(&Counts) -> bool,
+    pub steps: Steps,
     pub grid: [Extent; 3],
 }
 
@@ -93,7 +96,7 @@ impl Launch {
         Launch::when(|_| true, kernel, grid)
     }
 
-    fn when(steps: fn(&Counts) -> bool, kernel: Kernel, grid: [Extent; 3]) -> Launch {
+    fn when(steps: Steps, kernel: Kernel, grid: [Extent; 3]) -> Launch {
         Launch { kernel, rows: (Rows::Fixed(0), 0..=usize::MAX), steps, grid }
     }
 

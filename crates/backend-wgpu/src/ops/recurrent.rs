@@ -1,7 +1,7 @@
 //! The recurrent half of a hybrid: what lives in state slots.
 
 use super::linear::Target;
-use super::{Bound, Call, Extent, Frame, Launch};
+use super::{Bound, Call, Extent, Frame, Launch, Steps};
 use crate::cache::guess_row;
 use crate::inputs::Counts;
 use crate::shaders::{self, KEPT};
@@ -41,7 +41,7 @@ fn has_many_rows(counts: &Counts) -> bool {
 /// A convolution, for these steps.
 pub(super) fn conv(
     frame: &Frame<'_>,
-    steps: fn(&Counts) -> bool,
+    steps: Steps,
     x: View,
     weight: &Vector,
     kernel: usize,
@@ -130,7 +130,7 @@ pub(super) fn delta(frame: &Frame<'_>, op: &Delta<'_>) -> Result<Vec<Call>, OpEr
     let makes = matches!(op.gates, Gates::Made { .. });
     let heads = Extent::Fixed(v.heads);
     let grid = [Extent::Fixed(v.dim.div_ceil(32)), heads, Extent::Segments];
-    let others: fn(&Counts) -> bool = match op.behind {
+    let others: Steps = match op.behind {
         Some(_) => |counts| !has_many_rows(counts) && !is_one_each(counts),
         None => |counts| !has_many_rows(counts),
     };

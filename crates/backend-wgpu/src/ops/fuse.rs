@@ -107,7 +107,7 @@ fn norm_behind<'a>(
     at: usize,
 ) -> Option<recurrent::Behind<'a>> {
     let [
-        Op::GatedDelta { out: read, .. },
+        Op::GatedDelta { v, out: read, .. },
         Op::GatedNorm { x, z, norm, out: normed },
         Op::Linear { x: input, norm: None, weight, activations, out, .. },
         ..,
@@ -115,7 +115,8 @@ fn norm_behind<'a>(
     else {
         return None;
     };
-    let right = is_all_of(frame, readers, *x, *read) && is_all_of(frame, readers, *input, *normed) && x.dim == GROUP;
+    let right = is_all_of(frame, readers, *x, *read) && is_all_of(frame, readers, *input, *normed);
+    let right = right && v.dim == GROUP && x.dim == GROUP;
     let target = linear::target(frame, weight, *activations, 0, *out)?;
     right.then_some(recurrent::Behind { gate: *z, norm, target })
 }

@@ -256,18 +256,26 @@ pub(crate) fn finish_group<V: Vector>(
     acc: &mut [f32],
 ) {
     let x_scale = x.scale(layout, m, g);
-    let value_scale = V::splat(x_scale * (layout.factor / unit));
-    let acc = acc.as_chunks_mut::<LANES>().0;
+    let value_scale = x_scale * (layout.factor / unit);
     let Some(bias) = bias else {
-        for i in 0..QUARTERS {
-            dots[i].mul_add(stored[i].mul(value_scale), V::load(&acc[i])).store(&mut acc[i]);
-        }
+        add_group(dots, stored, value_scale, acc);
         return;
     };
+    let value_scale = V::splat(value_scale);
     let total = x.sum(layout, m, g).total as f32;
     let (shift, x_sum) = (V::splat(total * (layout.center / layout.factor * unit)), V::splat(x_scale * total));
+    let acc = acc.as_chunks_mut::<LANES>().0;
     for i in 0..QUARTERS {
         let sum = dots[i].add(shift).mul_add(stored[i].mul(value_scale), V::load(&acc[i]));
         bias[i].mul_add(x_sum, sum).store(&mut acc[i]);
+    }
+}
+
+/// Adds one symmetric group of integer sums to the results of a row: [`finish_group`] without a bias.
+#[inline(always)]
+pub(crate) fn add_group<V: Vector>(dots: [V; QUARTERS], stored: &[V; QUARTERS], value_scale: f32, acc: &mut [f32]) {
+    let (value_scale, acc) = (V::splat(value_scale), acc.as_chunks_mut::<LANES>().0);
+    for i in 0..QUARTERS {
+        dots[i].mul_add(stored[i].mul(value_scale), V::load(&acc[i])).store(&mut acc[i]);
     }
 }

@@ -11,12 +11,14 @@
 
 use super::tables;
 use super::vector::F32x8;
-use crate::generic::packed::{GroupSum, IntRows, QUARTERS, add_int_sparse, finish_group, params};
+use crate::generic::packed::{GroupSum, IntRows, QUARTERS, add_group, add_int_sparse, finish_group, params};
+use crate::generic::unpack::lanes;
 use crate::generic::vector::Vector;
 use crate::layout::{BLOCK, BitOrder, Codes, Lanes, Layout, Segment};
 use crate::x86_64::deep_first_level;
 use std::arch::x86_64::*;
 use std::ops::Range;
+use std::sync::atomic::{Ordering, compiler_fence};
 
 /// Columns whose lookups add up in bytes: eight quads.
 const STRETCH: usize = 32;
@@ -77,12 +79,9 @@ pub(in crate::x86_64) fn int_blocks(segment: &Segment, blocks: Range<usize>, x: 
                 let count = groups.len().min(AHEAD);
                 let near = count * record;
                 // The last groups fetch the first ones of the next blocks. What later rows read was fetched for the first ones.
-                let ahead = match (m, blocks.end - b > set && groups.len() == layout.groups()) {
-                    (0, true) => [near, set * block + near - block],
-                    (0, false) => [near; 2],
-                    _ => [0; 2],
-                };
+                let next = blocks.end - b > set && groups.len() == layout.groups();
                 let last = groups.end - count;
+                let ahead = (m == 0).then_some([near, if next { set * block + near - block } else { near }]);
                 let tile = Tile { layout, groups: groups.clone(), x, first: m, ahead, last, first_level };
                 let acc = &mut acc[(b - blocks.start) * stride..];
                 b += match (pair, blocks.end - b) {
@@ -111,8 +110,8 @@ struct Tile<'a> {
     /// The first of the activation rows.
     first: usize,
     /// Bytes from codes to those that are fetched meanwhile, and the same from group `last` on; that may lie outside the
-    /// weight.
-    ahead: [usize; 2],
+    /// weight. None where everything has been fetched.
+    ahead: Option<[usize; 2]>,
     last: usize,
     /// Where to.
     first_level: bool,
@@ -121,23 +120,77 @@ struct Tile<'a> {
 /// 16-bit sums of one stream of bits and one activation row: rows in the order of [`byte_of`].
 type Sums = [__m256i; 2];
 
-/// Asks for a line, which may lie outside the weight, for the first level where that has places for many lines on their
-/// way, and otherwise for the second.
+/// Low and high bytes of looked-up sums.
+type Bytes = [__m256i; 2];
+
+/// Lines that are asked for while others are looked up.
+#[derive(Clone, Copy)]
+struct Fetch {
+    /// Bytes from what is looked up; that may lie outside the weight.
+    ahead: usize,
+    /// For the first level, where that has places for many lines on their way, and otherwise for the second.
+    first_level: bool,
+}
+
+impl Fetch {
+    /// Asks for the line at this distance from each of `S` places.
+    #[inline]
+    fn lines<const S: usize>(self, from: [*const u8; S]) {
+        for place in from {
+            let line = place.wrapping_add(self.ahead).cast();
+            // SAFETY: a hint, which reads nothing and faults at no address.
+            unsafe {
+                if self.first_level {
+                    _mm_prefetch::<_MM_HINT_T0>(line);
+                } else {
+                    _mm_prefetch::<_MM_HINT_T1>(line);
+                }
+            }
+        }
+    }
+}
+
+/// Adds the sums of one byte of each row, two quads, of `S` streams of bits against `M` activation rows.
+///
+/// # Safety
+/// 32 bytes must lie at each of `bits`, two tables at each of `quads`.
 #[inline]
-fn fetch(line: *const u8, first_level: bool) {
-    // SAFETY: a hint, which reads nothing and faults at no address.
-    unsafe {
-        if first_level {
-            _mm_prefetch::<_MM_HINT_T0>(line.cast());
-        } else {
-            _mm_prefetch::<_MM_HINT_T1>(line.cast());
+#[target_feature(enable = "avx2")]
+unsafe fn look_up_byte<const S: usize, const M: usize>(
+    bits: [*const u8; S],
+    quads: [*const u8; M],
+    bytes: &mut [[Bytes; M]; S],
+) {
+    let nibble = _mm256_set1_epi8(15);
+    let mut shifted = [_mm256_setzero_si256(); S];
+    for s in 0..S {
+        // SAFETY: 32 bytes.
+        shifted[s] = unsafe { _mm256_loadu_si256(bits[s].cast()) };
+    }
+    for q in 0..2 {
+        for m in 0..M {
+            // SAFETY: two tables of two times 16 bytes.
+            let (low, high) = unsafe {
+                let table = quads[m].add(q * tables::BYTES);
+                let (low, high) = (_mm_loadu_si128(table.cast()), _mm_loadu_si128(table.add(16).cast()));
+                (_mm256_broadcastsi128_si256(low), _mm256_broadcastsi128_si256(high))
+            };
+            for s in 0..S {
+                let pattern = _mm256_and_si256(shifted[s], nibble);
+                let [l, h] = &mut bytes[s][m];
+                *l = _mm256_add_epi8(*l, _mm256_shuffle_epi8(low, pattern));
+                *h = _mm256_add_epi8(*h, _mm256_shuffle_epi8(high, pattern));
+            }
+        }
+        for s in &mut shifted {
+            *s = _mm256_srli_epi16::<4>(*s);
         }
     }
 }
 
 /// Looks up one group of `S` streams of bits against `M` activation rows and adds to `sums`.
 ///
-/// A stream is 32 bytes for each eight columns, `stride` bytes apart. Low bytes count `LOW` times, high bytes
+/// A stream is 32 bytes for each eight columns, `PLANES` times so many apart. Low bytes count `LOW` times, high bytes
 /// `32 * LOW` times.
 ///
 /// # Safety
@@ -145,62 +198,59 @@ fn fetch(line: *const u8, first_level: bool) {
 /// `columns / 4` quads.
 #[inline]
 #[target_feature(enable = "avx2")]
-unsafe fn look_up<const S: usize, const M: usize, const LOW: i8>(
+unsafe fn look_up<const S: usize, const M: usize, const PLANES: usize, const LOW: i8>(
     columns: usize,
-    streams: [*const u8; S],
-    (stride, ahead, first_level): (usize, usize, bool),
-    quads: [*const u8; M],
+    mut streams: [*const u8; S],
+    fetch: Option<Fetch>,
+    mut quads: [*const u8; M],
     sums: &mut [[Sums; M]; S],
 ) {
-    let nibble = _mm256_set1_epi8(15);
     let join = _mm256_set1_epi16(i16::from_le_bytes([LOW as u8, 32 * LOW as u8]));
-    // Unrolled four times, the loop below would need more registers than there are; so its length is hidden.
-    let bytes_of_stretch = std::hint::black_box(STRETCH / 8);
-    for stretch in 0..columns / STRETCH {
-        let mut low = [[_mm256_setzero_si256(); M]; S];
-        let mut high = [[_mm256_setzero_si256(); M]; S];
-        for (s, stream) in streams.into_iter().enumerate() {
+    for _ in 0..columns / STRETCH {
+        if let Some(fetch) = fetch {
             for line in 0..2 {
-                // Two planes share their lines.
-                let line = 2 * line + s % 2 * (stride / BLOCK - 1);
-                fetch(stream.wrapping_add((stretch * 4 + line) * stride + ahead), first_level);
+                let mut lines = streams;
+                for (s, at) in lines.iter_mut().enumerate() {
+                    // Two planes share their lines.
+                    *at = at.wrapping_add((2 * line + s % PLANES) * PLANES * BLOCK);
+                }
+                fetch.lines(lines);
             }
         }
-        for j in stretch * 4..stretch * 4 + bytes_of_stretch {
-            let mut bits = [_mm256_setzero_si256(); S];
-            for s in 0..S {
-                // SAFETY: byte j of the stream is below columns / 8.
-                bits[s] = unsafe { _mm256_loadu_si256(streams[s].add(j * stride).cast()) };
-            }
-            for q in 0..2 {
-                for m in 0..M {
-                    // SAFETY: quad 2 j + q is below columns / 4, and its table is two times 16 bytes.
-                    let (l, h) = unsafe {
-                        let table = quads[m].add((2 * j + q) * tables::BYTES);
-                        let (l, h) = (_mm_loadu_si128(table.cast()), _mm_loadu_si128(table.add(16).cast()));
-                        (_mm256_broadcastsi128_si256(l), _mm256_broadcastsi128_si256(h))
-                    };
-                    for s in 0..S {
-                        let pattern = _mm256_and_si256(bits[s], nibble);
-                        low[s][m] = _mm256_add_epi8(low[s][m], _mm256_shuffle_epi8(l, pattern));
-                        high[s][m] = _mm256_add_epi8(high[s][m], _mm256_shuffle_epi8(h, pattern));
-                    }
+        let mut bytes = [[[_mm256_setzero_si256(); 2]; M]; S];
+        for _ in 0..STRETCH / 8 {
+            // SAFETY: so far the streams and the tables reach.
+            unsafe {
+                look_up_byte(streams, quads, &mut bytes);
+                for stream in &mut streams {
+                    *stream = stream.add(PLANES * BLOCK);
                 }
-                for b in &mut bits {
-                    *b = _mm256_srli_epi16::<4>(*b);
+                for table in &mut quads {
+                    *table = table.add(2 * tables::BYTES);
                 }
             }
+            // Unrolled, the loop would be in want of registers if patterns of later bytes were loaded early.
+            compiler_fence(Ordering::SeqCst);
         }
         for s in 0..S {
             for m in 0..M {
-                let [a, b] = &mut sums[s][m];
-                let first = _mm256_maddubs_epi16(_mm256_unpacklo_epi8(low[s][m], high[s][m]), join);
-                let second = _mm256_maddubs_epi16(_mm256_unpackhi_epi8(low[s][m], high[s][m]), join);
-                *a = _mm256_add_epi16(*a, first);
-                *b = _mm256_add_epi16(*b, second);
+                let ([low, high], [a, b]) = (bytes[s][m], &mut sums[s][m]);
+                *a = _mm256_add_epi16(*a, _mm256_maddubs_epi16(_mm256_unpacklo_epi8(low, high), join));
+                *b = _mm256_add_epi16(*b, _mm256_maddubs_epi16(_mm256_unpackhi_epi8(low, high), join));
             }
         }
     }
+}
+
+/// Stored scales and biases of the rows of a record.
+type Params = ([F32x8; QUARTERS], Option<[F32x8; QUARTERS]>);
+
+/// What a group of `M` activation rows brings to its products.
+struct Factors<const M: usize> {
+    tables: [*const u8; M],
+    sums: [GroupSum; M],
+    /// Of the values.
+    scales: [f32; M],
 }
 
 impl Tile<'_> {
@@ -209,62 +259,110 @@ impl Tile<'_> {
     fn add<const B: usize, const M: usize>(&self, segment: &Segment, first: usize, acc: &mut [f32]) -> usize {
         let bytes = self.layout.block_bytes();
         let blocks = &segment.data.bytes()[first * bytes..(first + B) * bytes];
-        match self.layout.codes {
-            Codes::Bits1 => self.bits1::<B, M>(blocks, acc),
+        // Whether there is a bias is decided here, which leaves registers to the loops.
+        let affine = self.layout.bias.is_some();
+        match (self.layout.codes, affine) {
+            (Codes::Bits1, false) => self.bits1::<B, M, false>(blocks, acc),
+            (Codes::Bits1, true) => self.bits1::<B, M, true>(blocks, acc),
             // Two planes for each block: half the blocks make as many streams.
-            _ if M == 1 && B > 1 => {
-                for i in (0..B).step_by(2) {
-                    self.bits2::<2, 4, M>(&blocks[i * bytes..(i + 2) * bytes], &mut acc[i * self.x.rows * BLOCK..]);
-                }
-            }
             _ => {
-                for i in 0..B {
-                    self.bits2::<1, 2, M>(&blocks[i * bytes..(i + 1) * bytes], &mut acc[i * self.x.rows * BLOCK..]);
+                let step = if M == 1 && B > 1 { 2 } else { 1 };
+                for i in (0..B).step_by(step) {
+                    let (blocks, acc) = (&blocks[i * bytes..(i + step) * bytes], &mut acc[i * self.x.rows * BLOCK..]);
+                    match (step, affine) {
+                        (2, false) => self.bits2::<2, 4, M, false>(blocks, acc),
+                        (2, true) => self.bits2::<2, 4, M, true>(blocks, acc),
+                        (_, false) => self.bits2::<1, 2, M, false>(blocks, acc),
+                        (_, true) => self.bits2::<1, 2, M, true>(blocks, acc),
+                    }
                 }
             }
         }
         B
     }
 
+    /// What is fetched while group `g` is looked up.
     #[inline]
-    fn ahead(&self, g: usize) -> usize {
-        self.ahead[usize::from(g >= self.last)]
+    fn fetch(&self, g: usize) -> Option<Fetch> {
+        let [ahead, last] = self.ahead?;
+        Some(Fetch { ahead: if g < self.last { ahead } else { last }, first_level: self.first_level })
     }
 
-    /// First quad of group `g` in the tables of row `m`.
-    fn quads(&self, m: usize, g: usize) -> *const u8 {
-        let (group, cols) = (self.layout.group, self.layout.cols);
-        let start = ((self.first + m) * cols + g * group) / 4 * tables::BYTES;
-        self.x.tables[start..start + group / 4 * tables::BYTES].as_ptr()
+    /// Of group `g`; `factor` multiplies the scales of the activations.
+    #[inline]
+    fn factors<const M: usize>(&self, g: usize, factor: f32) -> Factors<M> {
+        let (layout, x) = (self.layout, self.x);
+        let mut f = Factors { tables: [std::ptr::null(); M], sums: [GroupSum::default(); M], scales: [0.0; M] };
+        for m in 0..M {
+            let row = self.first + m;
+            let start = (row * layout.cols + g * layout.group) / 4 * tables::BYTES;
+            f.tables[m] = x.tables[start..start + layout.group / 4 * tables::BYTES].as_ptr();
+            f.sums[m] = x.sum(layout, row, g);
+            f.scales[m] = x.scale(layout, row, g) * factor;
+        }
+        f
+    }
+
+    /// Adds the sums of group `g` of one block and activation row `m` of the tile to `acc`.
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    fn finish<const M: usize, const AFFINE: bool>(
+        &self,
+        (m, g, factors): (usize, usize, &Factors<M>),
+        (dots, unit): ([F32x8; QUARTERS], f32),
+        params: &Params,
+        acc: &mut [f32],
+    ) {
+        let acc = &mut acc[(self.first + m) * BLOCK..][..BLOCK];
+        if AFFINE {
+            finish_group(self.layout, self.x, (self.first + m, g), (dots, unit), params, acc);
+        } else {
+            add_group(dots, &params.0, factors.scales[m], acc);
+        }
+    }
+
+    /// Scales of a record, and biases where they are kept.
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    fn params<const AFFINE: bool>(&self, record: &[u8]) -> Params {
+        if AFFINE {
+            params(self.layout, record)
+        } else {
+            (lanes(self.layout.scale, &record[self.layout.code_bytes()..]), None)
+        }
     }
 
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
-    fn bits1<const B: usize, const M: usize>(&self, blocks: &[u8], acc: &mut [f32]) {
+    fn bits1<const B: usize, const M: usize, const AFFINE: bool>(&self, blocks: &[u8], acc: &mut [f32]) {
         // Lanes become floats as the upper 16 of 32 bits, 2^16 times too large.
         const UNIT: f32 = 65536.0;
         let upper = _mm256_set1_epi32(0xffff_0000_u32 as i32);
-        let (layout, x) = (self.layout, self.x);
+        let (layout, stride) = (self.layout, self.x.rows * BLOCK);
         let (bytes, block_bytes) = (layout.record_bytes(), layout.block_bytes());
+        let factor = layout.factor / UNIT;
         for g in self.groups.clone() {
-            let (mut start, mut tables) = ([[_mm256_setzero_si256(); 2]; M], [std::ptr::null(); M]);
-            for m in 0..M {
-                start[m] = [_mm256_set1_epi16(-x.sum(layout, self.first + m, g).magnitude as i16); 2];
-                tables[m] = self.quads(m, g);
+            let f = self.factors::<M>(g, factor);
+            let mut start = [[_mm256_setzero_si256(); 2]; M];
+            for (start, sum) in start.iter_mut().zip(f.sums) {
+                *start = [_mm256_set1_epi16(-sum.magnitude as i16); 2];
             }
             let (mut sums, mut records, mut streams) = ([start; B], [&[][..]; B], [std::ptr::null(); B]);
+            let mut scales = [std::ptr::null(); B];
             for b in 0..B {
                 records[b] = &blocks[b * block_bytes + g * bytes..][..bytes];
                 streams[b] = records[b].as_ptr();
-                fetch(streams[b].wrapping_add(layout.code_bytes() + self.ahead(g)), self.first_level);
+                scales[b] = records[b][layout.code_bytes()..].as_ptr();
             }
-            // SAFETY: a record begins with group / 8 * 32 bytes of codes, `quads` has checked the tables, and groups
+            let fetch = self.fetch(g);
+            if let Some(fetch) = fetch {
+                fetch.lines(scales);
+            }
+            // SAFETY: a record begins with group / 8 * 32 bytes of codes, `factors` has checked the tables, and groups
             // are multiples of 32.
-            unsafe {
-                look_up::<B, M, 2>(layout.group, streams, (BLOCK, self.ahead(g), self.first_level), tables, &mut sums)
-            };
+            unsafe { look_up::<B, M, 1, 2>(layout.group, streams, fetch, f.tables, &mut sums) };
             for b in 0..B {
-                let params = params::<F32x8>(layout, records[b]);
+                let params = self.params::<AFFINE>(records[b]);
                 for (m, [s, t]) in sums[b].into_iter().enumerate() {
                     let dots = to_floats([
                         _mm256_slli_epi32::<16>(s),
@@ -272,9 +370,7 @@ impl Tile<'_> {
                         _mm256_slli_epi32::<16>(t),
                         _mm256_and_si256(t, upper),
                     ]);
-                    let row = self.first + m;
-                    let acc = &mut acc[(b * x.rows + row) * BLOCK..][..BLOCK];
-                    finish_group(layout, x, (row, g), (dots, UNIT), &params, acc);
+                    self.finish::<M, AFFINE>((m, g, &f), (dots, UNIT), &params, &mut acc[b * stride..]);
                 }
             }
         }
@@ -283,42 +379,43 @@ impl Tile<'_> {
     /// `S` is twice `B`: a low and a high plane for each block.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
-    fn bits2<const B: usize, const S: usize, const M: usize>(&self, blocks: &[u8], acc: &mut [f32]) {
-        let (layout, x) = (self.layout, self.x);
+    fn bits2<const B: usize, const S: usize, const M: usize, const AFFINE: bool>(
+        &self,
+        blocks: &[u8],
+        acc: &mut [f32],
+    ) {
+        let (layout, stride) = (self.layout, self.x.rows * BLOCK);
         let (bytes, block_bytes) = (layout.record_bytes(), layout.block_bytes());
         let join = _mm256_set1_epi32(i32::from_le_bytes([1, 0, 2, 0]));
         for g in self.groups.clone() {
-            let (mut start, mut tables) = ([[[_mm256_setzero_si256(); 2]; M]; 2], [std::ptr::null(); M]);
-            for m in 0..M {
-                tables[m] = self.quads(m, g);
+            let f = self.factors::<M>(g, layout.factor);
+            let [mut low, mut high] = [[[_mm256_setzero_si256(); 2]; M]; 2];
+            for ((low, high), sum) in low.iter_mut().zip(&mut high).zip(f.sums) {
                 // Tables hold sums less the negative activations, of which there are (A - T) / 2 in all; and in
                 // sum (low + 2 high - 1) x the low plane takes the subtraction.
-                let GroupSum { total, magnitude } = x.sum(layout, self.first + m, g);
+                let GroupSum { total, magnitude } = sum;
                 let negative = (magnitude - total) / 2;
-                start[0][m] = [_mm256_set1_epi16((-negative - total) as i16); 2];
-                start[1][m] = [_mm256_set1_epi16(-negative as i16); 2];
+                *low = [_mm256_set1_epi16((-negative - total) as i16); 2];
+                *high = [_mm256_set1_epi16(-negative as i16); 2];
             }
-            let (mut sums, mut records, mut streams) = ([start[0]; S], [&[][..]; B], [std::ptr::null(); S]);
+            let (mut sums, mut records, mut streams) = ([low; S], [&[][..]; B], [std::ptr::null(); S]);
+            let mut scales = [std::ptr::null(); B];
             for b in 0..B {
                 records[b] = &blocks[b * block_bytes + g * bytes..][..bytes];
                 streams[2 * b] = records[b].as_ptr();
                 streams[2 * b + 1] = records[b][BLOCK..].as_ptr();
-                sums[2 * b + 1] = start[1];
-                fetch(streams[2 * b].wrapping_add(layout.code_bytes() + self.ahead(g)), self.first_level);
+                scales[b] = records[b][layout.code_bytes()..].as_ptr();
+                sums[2 * b + 1] = high;
             }
-            // SAFETY: a record begins with group / 8 * 64 bytes of codes, planes in turn; `quads` has checked the
+            let fetch = self.fetch(g);
+            if let Some(fetch) = fetch {
+                fetch.lines(scales);
+            }
+            // SAFETY: a record begins with group / 8 * 64 bytes of codes, planes in turn; `factors` has checked the
             // tables, and groups are multiples of 32.
-            unsafe {
-                look_up::<S, M, 1>(
-                    layout.group,
-                    streams,
-                    (2 * BLOCK, self.ahead(g), self.first_level),
-                    tables,
-                    &mut sums,
-                )
-            };
+            unsafe { look_up::<S, M, 2, 1>(layout.group, streams, fetch, f.tables, &mut sums) };
             for (b, record) in records.iter().enumerate() {
-                let params = params::<F32x8>(layout, record);
+                let params = self.params::<AFFINE>(record);
                 let (low, high) = (sums[2 * b], sums[2 * b + 1]);
                 for (m, ([s0, t0], [s1, t1])) in low.into_iter().zip(high).enumerate() {
                     let dots = to_floats([
@@ -327,9 +424,7 @@ impl Tile<'_> {
                         _mm256_madd_epi16(_mm256_unpacklo_epi16(t0, t1), join),
                         _mm256_madd_epi16(_mm256_unpackhi_epi16(t0, t1), join),
                     ]);
-                    let row = self.first + m;
-                    let acc = &mut acc[(b * x.rows + row) * BLOCK..][..BLOCK];
-                    finish_group(layout, x, (row, g), (dots, 1.0), &params, acc);
+                    self.finish::<M, AFFINE>((m, g, &f), (dots, 1.0), &params, &mut acc[b * stride..]);
                 }
             }
         }
@@ -373,7 +468,8 @@ mod tests {
                 let lanes: [i16; BLOCK] = unsafe {
                     let mut sums = [[[_mm256_set1_epi16(-magnitude as i16); 2]]];
                     let (stream, table) = (guarded_codes.start(codes.len()), guarded_table.start(table.len()));
-                    look_up::<1, 1, 2>(columns, [stream], (BLOCK, 4096, false), [table], &mut sums);
+                    let fetch = Some(Fetch { ahead: 4096, first_level: false });
+                    look_up::<1, 1, 1, 2>(columns, [stream], fetch, [table], &mut sums);
                     std::mem::transmute(sums)
                 };
                 for byte in 0..BLOCK {

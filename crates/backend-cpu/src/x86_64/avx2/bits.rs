@@ -26,9 +26,9 @@ const STRETCH: usize = 32;
 /// Records between codes that are looked up and those that are fetched meanwhile.
 const AHEAD: usize = 2;
 
-/// Bytes of tables that stay in a cache while blocks pass by: in the first-level one, where more activation rows come back
-/// to the same blocks, which should stay there as well; or in the second, where one or two leave the memory time, and
-/// long streams count.
+/// Bytes of tables that stay in a cache while blocks pass by: in the first-level one, where more activation rows come
+/// back to the same blocks, which should stay there as well; or in the second, where one or two leave the memory time,
+/// and long streams count.
 const TABLE_CACHE: [usize; 2] = [256 * 1024, 8 * 1024];
 
 /// Byte of the register whose sum ends in lane `lane` of the 16-bit accumulator `half`: unpacking bytes works within
@@ -78,7 +78,8 @@ pub(in crate::x86_64) fn int_blocks(segment: &Segment, blocks: Range<usize>, x: 
                 let set = if pair { 2 } else { 4 };
                 let count = groups.len().min(AHEAD);
                 let near = count * record;
-                // The last groups fetch the first ones of the next blocks. What later rows read was fetched for the first ones.
+                // The last groups fetch the first ones of the next blocks. What later rows read was fetched for the
+                // first ones.
                 let next = blocks.end - b > set && groups.len() == layout.groups();
                 let last = groups.end - count;
                 let ahead = (m == 0).then_some([near, if next { set * block + near - block } else { near }]);
@@ -109,8 +110,8 @@ struct Tile<'a> {
     x: &'a IntRows<'a>,
     /// The first of the activation rows.
     first: usize,
-    /// Bytes from codes to those that are fetched meanwhile, and the same from group `last` on; that may lie outside the
-    /// weight. None where everything has been fetched.
+    /// Bytes from codes to those that are fetched meanwhile, and the same from group `last` on; that may lie outside
+    /// the weight. None where everything has been fetched.
     ahead: Option<[usize; 2]>,
     last: usize,
     /// Where to.

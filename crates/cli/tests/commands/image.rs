@@ -335,7 +335,7 @@ fn piped_text_is_the_prompt() {
 fn a_lone_sentence_is_the_prompt() {
     let desk = Desk::new();
     let usual = ["--size", "64x64", "--steps", "2", "--seed", "2", "-o"];
-    let lone = |more: &str| [&["A bonsai tree"], &usual[..], &[more]].concat();
+    let lone = |name: &'static str| [&["A bonsai tree"], &usual[..], &[name]].concat();
     desk.small(&["--seed", "2", "-o", "word.png"]).ok();
     let args = [&["image"], &lone("lone.png")[..]].concat();
     onebit(&args).dir(&desk.dir).env("ONEBIT_MODEL", arg(&desk.model)).run().ok();

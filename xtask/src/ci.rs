@@ -2,9 +2,8 @@
 
 use crate::process::{self, cargo, succeeds};
 use crate::{clients, tidy};
-use anyhow::{Context, Result};
-use serde_json::{Value, json};
-use std::path::{Path, PathBuf};
+use anyhow::Result;
+use std::path::Path;
 use std::process::Command;
 
 /// The arguments of the test command that the README names.
@@ -39,9 +38,9 @@ const ON_LAVAPIPE: &[&str] = &[
 /// Whole models there: fused operations, pictures in floats, and what the built-in model answers. Golden texts take minutes
 /// there; `gpu-check` runs them on a GPU.
 const MODELS_ON_LAVAPIPE: [(&str, &str, &[&str]); 3] = [
-    ("crates/backend-wgpu", "fused", &[]),
-    ("crates/cli", "images", &["wgpu_in_f32"]),
-    ("crates/cli", "commands", &["quality::greedy_text_is_the_recorded_one_on_wgpu"]),
+    ("onebit-backend-wgpu", "fused", &[]),
+    ("onebit", "images", &["wgpu_in_f32"]),
+    ("onebit", "commands", &["quality::greedy_text_is_the_recorded_one_on_wgpu"]),
 ];
 
 /// Whether lavapipe is installed where Debian and others put it.
@@ -64,10 +63,12 @@ pub(crate) fn run(root: &Path) -> Result<()> {
     }
     step(TEST)?;
     if has_lavapipe() {
-        let programs = programs(root)?;
-        on_lavapipe(root, &programs, ("crates/backend-wgpu", "conformance", ON_LAVAPIPE))?;
+        // Asked as in `TEST`: for a package alone cargo would compile what that depends on once more, with fewer features.
+        let asked = [TEST, &["--no-run", "--message-format", "json"]].concat();
+        let programs = process::output(cargo().current_dir(root).args(asked))?;
+        on_lavapipe(&programs, ("onebit-backend-wgpu", "conformance", ON_LAVAPIPE))?;
         for test in MODELS_ON_LAVAPIPE {
-            on_lavapipe(root, &programs, test)?;
+            on_lavapipe(&programs, test)?;
         }
     } else {
         eprintln!("mesa-vulkan-drivers is not installed: the wgpu backend ran nothing");
@@ -81,27 +82,11 @@ pub(crate) fn run(root: &Path) -> Result<()> {
     step(&["test", "-p", "xtask"])
 }
 
-/// What cargo says of the programs of all tests. It is asked as in [`TEST`]: for a package alone it would compile what that
-/// depends on once more, with fewer features.
-fn programs(root: &Path) -> Result<Vec<Value>> {
-    let args = [TEST, &["--no-run", "--message-format", "json"]].concat();
-    let messages = process::output(cargo().current_dir(root).args(args))?;
-    Ok(messages.lines().filter_map(|line| serde_json::from_str(line).ok()).collect())
-}
-
 /// Runs cases of a package's test on lavapipe; all of them if none is named.
-fn on_lavapipe(root: &Path, programs: &[Value], (package, test, cases): (&str, &str, &[&str])) -> Result<()> {
-    let package = root.join(package);
-    let manifest = package.join("Cargo.toml");
-    let found = programs.iter().find_map(|message| {
-        let is_it = message["target"]["name"] == test
-            && message["target"]["kind"] == json!(["test"])
-            && message["manifest_path"].as_str().is_some_and(|path| Path::new(path) == manifest);
-        message["executable"].as_str().filter(|_| is_it).map(PathBuf::from)
-    });
-    let program = found.with_context(|| format!("cargo names no program for {test} of {}", package.display()))?;
+fn on_lavapipe(programs: &str, (package, test, cases): (&str, &str, &[&str])) -> Result<()> {
+    let (program, folder) = process::test_program(programs, package, test)?;
     let mut command = Command::new(program);
-    command.current_dir(&package).env("CARGO_MANIFEST_DIR", &package).env("ONEBIT_TEST_BACKEND", "wgpu");
+    command.current_dir(&folder).env("CARGO_MANIFEST_DIR", &folder).env("ONEBIT_TEST_BACKEND", "wgpu");
     process::run(command.arg("--exact").args(cases))
 }
 

@@ -1,12 +1,12 @@
 //! A folder with everything that a machine without a compiler needs for the check.
 
 use super::{FILES, ORIGIN, RUNNER};
-use crate::process::{cargo, output, run as run_command, succeeds};
+use crate::process::{cargo, output, run as run_command, succeeds, test_program};
 use crate::{quality, target_dir};
 use anyhow::{Context, Result, ensure};
-use serde_json::{Value, json};
+use serde_json::json;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 /// Test programs: package and target.
@@ -34,12 +34,7 @@ pub(super) fn build(root: &Path, folder: &Path, data: bool) -> Result<()> {
     for (package, test) in TESTS {
         let args = ["test", "--no-run", "--message-format", "json", "--package", package, "--test", test];
         let messages = output(cargo().current_dir(root).args(args))?;
-        let program =
-            messages.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()).find_map(|message| {
-                let found = message["target"]["name"] == test && message["target"]["kind"] == json!(["test"]);
-                message["executable"].as_str().filter(|_| found).map(PathBuf::from)
-            });
-        let program = program.with_context(|| format!("cargo names no program for the test {test}"))?;
+        let (program, _) = test_program(&messages, package, test)?;
         install(&program, &folder.join(test))?;
     }
     run_command(cargo().current_dir(root).args(["build", "--release", "--package", "onebit"]))?;

@@ -257,36 +257,107 @@ __device__ __forceinline__ u32 low_bytes(u32 a, u32 b, u32 c, u32 d) {
     return all;
 }
 
+// ---- shared memory by its own addresses -----------------------------------------------------------------------------------
+
+using SharedPlace = u32;
+
+__device__ __forceinline__ SharedPlace shared_place(const void* at) { return u32(__cvta_generic_to_shared(at)); }
+
+__device__ __forceinline__ SharedPlace hidden(SharedPlace at) { return unknown(at); }
+
+// Volatile, so that they stay behind the barrier behind which the values are there.
+__device__ __forceinline__ u32 shared_word(SharedPlace at) {
+    u32 v;
+    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(at));
+    return v;
+}
+
+__device__ __forceinline__ uint2 shared_words(SharedPlace at) {
+    uint2 v;
+    asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(at));
+    return v;
+}
+
+__device__ __forceinline__ u16 shared_half(SharedPlace at) {
+    u16 v;
+    asm volatile("ld.shared.u16 %0, [%1];" : "=h"(v) : "r"(at));
+    return v;
+}
+
+// (x & mask) | other, and with exclusive or, as one instruction.
+__device__ __forceinline__ u32 and_or(u32 x, u32 mask, u32 other) {
+    u32 y;
+    asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(y) : "r"(x), "r"(mask), "r"(other));
+    return y;
+}
+
+__device__ __forceinline__ u32 and_xor(u32 x, u32 mask, u32 other) {
+    u32 y;
+    asm("lop3.b32 %0, %1, %2, %3, 0x6a;" : "=r"(y) : "r"(x), "r"(mask), "r"(other));
+    return y;
+}
+
 // ---- clusters: thread blocks that run together and see each other's shared memory, from Hopper on -------------------------
 
-// A barrier that letters are counted by. One thread makes it and says how many bytes are to come, once.
-__device__ __forceinline__ void make_barrier(u64* barrier) {
+// A barrier that `count` arrivals and the bytes that are to come are counted by, phase after phase. Others see it behind
+// `show_barriers` and a barrier of all threads.
+__device__ __forceinline__ void make_barrier(SharedPlace barrier, u32 count) {
 #if __CUDA_ARCH__ >= 900
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(u32(__cvta_generic_to_shared(barrier))) : "memory");
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
+#endif
+}
+
+__device__ __forceinline__ void show_barriers() {
+#if __CUDA_ARCH__ >= 900
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 #endif
 }
 
-__device__ __forceinline__ void expect_bytes(u64* barrier, u32 bytes) {
+// One that letters are counted by. One thread makes it and says how many bytes are to come, once.
+__device__ __forceinline__ void make_barrier(u64* barrier) {
+    make_barrier(shared_place(barrier), 1);
+    show_barriers();
+}
+
+__device__ __forceinline__ void arrive(SharedPlace barrier) {
 #if __CUDA_ARCH__ >= 900
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(u32(__cvta_generic_to_shared(barrier))),
-                 "r"(bytes)
-                 : "memory");
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 #endif
 }
 
-// Waits until all that a barrier expects has come.
-__device__ __forceinline__ void wait_for_arrivals(u64* barrier) {
+// An arrival, and bytes that the phase waits for beside.
+
+__device__ __forceinline__ void expect_bytes(SharedPlace barrier, u32 bytes) {
 #if __CUDA_ARCH__ >= 900
-    const u32 at = u32(__cvta_generic_to_shared(barrier));
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+#endif
+}
+
+__device__ __forceinline__ void expect_bytes(u64* barrier, u32 bytes) { expect_bytes(shared_place(barrier), bytes); }
+
+// Waits for the end of the phase of this parity: the current one or the one before.
+__device__ __forceinline__ void wait_for_phase(SharedPlace barrier, u32 parity) {
+#if __CUDA_ARCH__ >= 900
     u32 come = 0;
     while (come == 0) {
-        asm volatile("{\n\t.reg .pred p;\n\tmbarrier.try_wait.parity.shared::cta.b64 p, [%1], 0;\n\t"
+        asm volatile("{\n\t.reg .pred p;\n\tmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n\t"
                      "selp.u32 %0, 1, 0, p;\n\t}"
                      : "=r"(come)
-                     : "r"(at)
+                     : "r"(barrier), "r"(parity)
                      : "memory");
     }
+#endif
+}
+
+// Waits until all that a barrier expects first has come.
+__device__ __forceinline__ void wait_for_arrivals(u64* barrier) { wait_for_phase(shared_place(barrier), 0); }
+
+// Bytes from global to shared memory, counted by a barrier: whole units of 16, by one thread, which waits for nothing.
+__device__ __forceinline__ void copy_bulk(SharedPlace to, const void* from, u32 bytes, SharedPlace barrier) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from),
+                 "r"(bytes), "r"(barrier)
+                 : "memory");
 #endif
 }
 
@@ -379,6 +450,73 @@ __device__ __forceinline__ void wait_for_products(i32 (&d)[32]) {
           "+r"(d[8]), "+r"(d[9]), "+r"(d[10]), "+r"(d[11]), "+r"(d[12]), "+r"(d[13]), "+r"(d[14]), "+r"(d[15]),
           "+r"(d[16]), "+r"(d[17]), "+r"(d[18]), "+r"(d[19]), "+r"(d[20]), "+r"(d[21]), "+r"(d[22]), "+r"(d[23]),
           "+r"(d[24]), "+r"(d[25]), "+r"(d[26]), "+r"(d[27]), "+r"(d[28]), "+r"(d[29]), "+r"(d[30]), "+r"(d[31])
+                 : "n"(LEFT)
+                 : "memory");
+}
+
+// Rows of 128 bytes in shared memory, units exchanged as above, as the matrix units look for them: the lower half of a word of 64 bits,
+// whose upper half says that it is 1024 bytes from eight rows to the next and that units are exchanged within 128 bytes.
+__device__ __forceinline__ u32 matrix_place(SharedPlace rows) { return (rows / 16 & 0x3fff) | 1u << 16; }
+
+// d += a b for 32 or 16 such rows b, `units` of 16 bytes behind `rows`.
+__device__ __forceinline__ void multiply_tens(i32 (&d)[16], const u32 (&a)[4][4], u32 rows, u32 units) {
+#define MULTIPLY_TENS(A, UNITS) \
+    "add.u32 place, %32, " UNITS ";\nmov.b64 whole, {place, 0x40000040};\n" \
+    "wgmma.mma_async.sync.aligned.m64n32k32.s32.s8.s8 " \
+    "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, " A ", whole, always;\n"
+    asm volatile(
+        "{\n.reg .pred always;\n.reg .u32 place;\n.reg .b64 whole;\nsetp.eq.u32 always, 0, 0;\n"
+        MULTIPLY_TENS("{%16, %17, %18, %19}", "%33")
+        MULTIPLY_TENS("{%20, %21, %22, %23}", "%34")
+        MULTIPLY_TENS("{%24, %25, %26, %27}", "%35")
+        MULTIPLY_TENS("{%28, %29, %30, %31}", "%36")
+        "}"
+        :
+          "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3]), "+r"(d[4]), "+r"(d[5]), "+r"(d[6]), "+r"(d[7]), "+r"(d[8]),
+          "+r"(d[9]), "+r"(d[10]), "+r"(d[11]), "+r"(d[12]), "+r"(d[13]), "+r"(d[14]), "+r"(d[15])
+        :
+          "r"(a[0][0]), "r"(a[0][1]), "r"(a[0][2]), "r"(a[0][3]), "r"(a[1][0]), "r"(a[1][1]), "r"(a[1][2]),
+          "r"(a[1][3]), "r"(a[2][0]), "r"(a[2][1]), "r"(a[2][2]), "r"(a[2][3]), "r"(a[3][0]), "r"(a[3][1]),
+          "r"(a[3][2]), "r"(a[3][3]), "r"(rows + units), "n"(2 * 0), "n"(2 * 1), "n"(2 * 2), "n"(2 * 3));
+#undef MULTIPLY_TENS
+}
+
+template <u32 LEFT>
+__device__ __forceinline__ void wait_for_products(i32 (&d)[16]) {
+    asm volatile("wgmma.wait_group.sync.aligned %16;"
+                 :
+          "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3]), "+r"(d[4]), "+r"(d[5]), "+r"(d[6]), "+r"(d[7]), "+r"(d[8]),
+          "+r"(d[9]), "+r"(d[10]), "+r"(d[11]), "+r"(d[12]), "+r"(d[13]), "+r"(d[14]), "+r"(d[15])
+                 : "n"(LEFT)
+                 : "memory");
+}
+
+__device__ __forceinline__ void multiply_tens(i32 (&d)[8], const u32 (&a)[4][4], u32 rows, u32 units) {
+#define MULTIPLY_TENS(A, UNITS) \
+    "add.u32 place, %24, " UNITS ";\nmov.b64 whole, {place, 0x40000040};\n" \
+    "wgmma.mma_async.sync.aligned.m64n16k32.s32.s8.s8 " \
+    "{%0, %1, %2, %3, %4, %5, %6, %7}, " A ", whole, always;\n"
+    asm volatile(
+        "{\n.reg .pred always;\n.reg .u32 place;\n.reg .b64 whole;\nsetp.eq.u32 always, 0, 0;\n"
+        MULTIPLY_TENS("{%8, %9, %10, %11}", "%25")
+        MULTIPLY_TENS("{%12, %13, %14, %15}", "%26")
+        MULTIPLY_TENS("{%16, %17, %18, %19}", "%27")
+        MULTIPLY_TENS("{%20, %21, %22, %23}", "%28")
+        "}"
+        :
+          "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3]), "+r"(d[4]), "+r"(d[5]), "+r"(d[6]), "+r"(d[7])
+        :
+          "r"(a[0][0]), "r"(a[0][1]), "r"(a[0][2]), "r"(a[0][3]), "r"(a[1][0]), "r"(a[1][1]), "r"(a[1][2]),
+          "r"(a[1][3]), "r"(a[2][0]), "r"(a[2][1]), "r"(a[2][2]), "r"(a[2][3]), "r"(a[3][0]), "r"(a[3][1]),
+          "r"(a[3][2]), "r"(a[3][3]), "r"(rows + units), "n"(2 * 0), "n"(2 * 1), "n"(2 * 2), "n"(2 * 3));
+#undef MULTIPLY_TENS
+}
+
+template <u32 LEFT>
+__device__ __forceinline__ void wait_for_products(i32 (&d)[8]) {
+    asm volatile("wgmma.wait_group.sync.aligned %8;"
+                 :
+          "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3]), "+r"(d[4]), "+r"(d[5]), "+r"(d[6]), "+r"(d[7])
                  : "n"(LEFT)
                  : "memory");
 }

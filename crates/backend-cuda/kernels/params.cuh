@@ -165,6 +165,14 @@ struct Part {
     u32 reserved;
 };
 
+// Rows of a tile of `Prepared::tiles`, and what goes with a record of them beside the codes: scales, and the bits of 1.5 * 2^23
+// plus 64 times the sum of a row's codes.
+constexpr u32 TENS_ROWS = 32;
+struct Beside {
+    float steps[TENS_ROWS];
+    i32 starts[TENS_ROWS];
+};
+
 // Activation rows as products read them, `padded` columns each, zeros behind `cols`.
 struct Prepared {
     float* floats;
@@ -177,6 +185,11 @@ struct Prepared {
     // The eight binary digits of the values of a record, eight times 128 bits: digit d of value e of the 32 of word w at bit
     // e / 4 + 8 * (e % 4) of word 4 d + w.
     u32* planes;
+    // The rounded values once more, in the order of Hopper's matrix units: for each TENS_ROWS rows and record 128 bytes a row. Columns
+    // 4 k.. of the 32 of word w stand in word w of the k-th 16 bytes; these are exchanged by the row's number modulo 8.
+    u8* tiles;
+    // What goes with each of these.
+    Beside* beside;
     // One for each GROUP.
     float* scales;
     // Sums of 32 rounded values.
@@ -253,7 +266,7 @@ struct RopeParams {
 };
 
 // What `prepare` makes.
-enum Prepare : u32 { PREPARE_FLOATS = 1, PREPARE_INT8 = 2, PREPARE_INT9 = 4, PREPARE_PLANES = 8 };
+enum Prepare : u32 { PREPARE_FLOATS = 1, PREPARE_INT8 = 2, PREPARE_INT9 = 4, PREPARE_PLANES = 8, PREPARE_TILES = 16 };
 
 // What the values are: as they come; normed as a row; normed by blocks of GROUP values, times silu(gate); times sigmoid(gate).
 enum Input : u32 { INPUT_PLAIN = 0, INPUT_NORM = 1, INPUT_GATED_NORM = 2, INPUT_SIGMOID = 3 };
@@ -516,13 +529,13 @@ struct Conv2dParams {
 // The same numbers stand in `src/params.rs`.
 static_assert(sizeof(StepHeader) == 16 && sizeof(Segment) == 36 && sizeof(Tile) == 8, "params.rs");
 static_assert(sizeof(Draw) == 40 && sizeof(Adjust) == 16 && sizeof(Sampled) == 8 && sizeof(Step) == 96, "params.rs");
-static_assert(sizeof(View) == 24 && sizeof(Residual) == 8 && sizeof(Part) == 88 && sizeof(Prepared) == 88, "params.rs");
+static_assert(sizeof(View) == 24 && sizeof(Residual) == 8 && sizeof(Part) == 88 && sizeof(Prepared) == 104, "params.rs");
 static_assert(sizeof(EmbedParams) == 824 && sizeof(PointwiseParams) == 72 && sizeof(SelectRowsParams) == 136,
               "params.rs");
 static_assert(sizeof(NormParams) == 80 && sizeof(RopePair) == 8 && sizeof(RopeParams) == 72, "params.rs");
-static_assert(sizeof(PrepareParams) == 168 && sizeof(LinearParams) == 1128 && sizeof(AttentionParams) == 400,
+static_assert(sizeof(PrepareParams) == 184 && sizeof(LinearParams) == 1160 && sizeof(AttentionParams) == 416,
               "params.rs");
 static_assert(sizeof(ConvParams) == 176 && sizeof(DeltaGatesParams) == 88 && sizeof(DeltaParams) == 296, "params.rs");
-static_assert(sizeof(HeadsParams) == 456 && sizeof(SampleParams) == 144 && sizeof(SampleShare) == 24, "params.rs");
+static_assert(sizeof(HeadsParams) == 472 && sizeof(SampleParams) == 144 && sizeof(SampleShare) == 24, "params.rs");
 static_assert(sizeof(MixParams) == 96 && sizeof(GroupNormParams) == 80 && sizeof(FullAttentionParams) == 104, "params.rs");
 static_assert(sizeof(Conv2dParams) == 192 && sizeof(HalvesParams) == 144, "params.rs");

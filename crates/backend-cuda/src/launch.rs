@@ -4,9 +4,10 @@
 
 use crate::Arch;
 use crate::params::{
-    Address, BLOCK_ROWS, Codes, GROUP, MAX_PARTS, Prepared, SAMPLE_SHARE, TILE_ROWS, kv_format, wanted,
+    Address, BLOCK_ROWS, Codes, GROUP, MAX_PARTS, Prepared, SAMPLE_SHARE, TENS_ROWS, TILE_ROWS, kv_format, wanted,
 };
 use crate::stream::Stream;
+use crate::tens::Tens;
 use crate::weight::Shape;
 use onebit_ops::{Activations, KvFormat, OpError, PAGE_ROWS};
 use std::ops::Range;
@@ -147,6 +148,8 @@ enum Kind {
     Stream,
     /// Some tens of rows, on the matrix units with asynchronous copies.
     Batch,
+    /// The same where four warps multiply together.
+    Tens,
     /// Many rows, on the matrix units.
     Wide,
     /// The same where four warps multiply together.
@@ -175,6 +178,7 @@ impl Kind {
                 Kind::Affine
             }
             _ if rows > MOST_ROWS && !shape.plain => Kind::Grouped,
+            _ if Tens::of(shape.codes, product).is_some() => Kind::Tens,
             // Codes of four bits have no room beside a batch.
             _ if rows > MOST_ROWS && rows <= BATCH_ROWS && arch >= Arch::Sm80 && shape.codes != Codes::Bits4 => {
                 Kind::Batch
@@ -198,7 +202,12 @@ impl Kind {
 pub(crate) fn prepared_kinds(shapes: &[Shape], product: &Product) -> u32 {
     let of = |shape: &Shape| match product.activations {
         Activations::I8G128 if shape.codes.is_packed() => {
-            wanted::INT8 | if Kind::of(*shape, product) == Kind::Stream { wanted::PLANES } else { 0 }
+            wanted::INT8
+                | match Kind::of(*shape, product) {
+                    Kind::Stream => wanted::PLANES,
+                    Kind::Tens => wanted::TILES,
+                    _ => 0,
+                }
         }
         Activations::I9G128 if shape.codes.is_packed() => wanted::INT9,
         _ => wanted::FLOATS,
@@ -207,19 +216,22 @@ pub(crate) fn prepared_kinds(shapes: &[Shape], product: &Product) -> u32 {
 }
 
 /// Where the prepared activations of up to `rows` rows of `cols` values lie from `base` on (256-byte aligned), and the
-/// bytes that they take: whole tiles of [`MOST_ROWS`], since products read to the end of one. With base 0 it tells the
-/// bytes alone.
+/// bytes that they take: whole tiles of [`MOST_ROWS`], or of [`TENS_ROWS`], since products read to the end of one. With base 0
+/// it tells the bytes alone.
 pub(crate) fn prepared(base: Address, rows: usize, cols: usize, kinds: u32) -> (Prepared, usize) {
-    let (rows, padded) = (rows.next_multiple_of(MOST_ROWS), cols.next_multiple_of(GROUP));
+    let padded = cols.next_multiple_of(GROUP);
     let mut end = 0usize;
-    let mut take = |wanted_by: u32, bytes: usize| {
+    let mut take_tiles = |tile: usize, wanted_by: u32, bytes: usize| {
         if kinds & wanted_by == 0 {
             return 0;
         }
         let at = base + end as Address;
-        end += (rows * bytes).next_multiple_of(256);
+        end += (rows.next_multiple_of(tile) * bytes).next_multiple_of(256);
         at
     };
+    let tiles = take_tiles(TENS_ROWS, wanted::TILES, padded);
+    let beside = take_tiles(TENS_ROWS, wanted::TILES, padded / GROUP * 8);
+    let mut take = |wanted_by, bytes| take_tiles(MOST_ROWS, wanted_by, bytes);
     let integers = wanted::INT8 | wanted::INT9;
     let out = Prepared {
         floats: take(wanted::FLOATS, padded * 4),
@@ -227,6 +239,8 @@ pub(crate) fn prepared(base: Address, rows: usize, cols: usize, kinds: u32) -> (
         codes: take(integers, padded),
         low: take(wanted::INT9, padded / 32 * 4),
         planes: take(wanted::PLANES, padded),
+        tiles,
+        beside,
         scales: take(integers, padded / GROUP * 4),
         sums: take(integers, padded / 32 * 4),
         cols: cols as u32,
@@ -236,11 +250,14 @@ pub(crate) fn prepared(base: Address, rows: usize, cols: usize, kinds: u32) -> (
     (out, end)
 }
 
-/// `prepare`: norm, rounding and sums of a product's input. Few rows share their groups among several blocks, a group a
-/// warp.
+/// Rows that alone fill a device with the blocks of `prepare`.
+const FILLING_ROWS: usize = 97;
+
+/// `prepare`: norm, rounding and sums of a product's input. The groups of a row are shared among several blocks, a group a
+/// warp, where rows alone do not fill a device.
 pub(crate) fn prepare(rows: usize, cols: usize) -> Launch {
     const THREADS: usize = 512;
-    let blocks = if rows > MOST_ROWS { 1 } else { cols.div_ceil(GROUP).div_ceil(THREADS / 32) };
+    let blocks = if rows >= FILLING_ROWS { 1 } else { cols.div_ceil(GROUP).div_ceil(THREADS / 32) };
     launch("prepare", [rows, blocks, 1], THREADS)
 }
 
@@ -303,6 +320,12 @@ pub(crate) fn linear(parts: &[Shape], product: &Product) -> Vec<(Range<usize>, L
                 Kind::Affine => {
                     let launch = large("affine", if swiglu { 2 * blocks } else { blocks }, WIDE_TILE);
                     Launch { shared: AFFINE_SHARED, ..launch }
+                }
+                Kind::Tens => {
+                    let Some(tens) = Tens::of(codes, product) else { unreachable!("found to be tens") };
+                    let grid = Tens::grid(product, if swiglu { blocks } else { blocks.div_ceil(2) });
+                    let launch = launch(format!("linear_{name}_{}", tens.name()), grid, Tens::THREADS);
+                    Launch { shared: tens.shared as u32, ..launch }
                 }
                 Kind::Batch => {
                     let launch = large("batch", if swiglu { 2 * blocks } else { blocks }, BATCH_TILE);
@@ -549,9 +572,9 @@ pub(crate) fn page_bytes(format: KvFormat, kv_heads: usize, dim: usize) -> usize
     2 * kv_heads * PAGE_ROWS * format.head_bytes(dim)
 }
 
-/// Blocks that share the tiles of a step: one each, but for steps of many short segments.
+/// Blocks that share the tiles of a step: one each, but for steps of very many short segments.
 fn step_tiles(rows: usize) -> usize {
-    rows.min(rows.div_ceil(TILE_ROWS) + 15)
+    rows.min(rows.div_ceil(TILE_ROWS) + 31)
 }
 
 // ---- recurrent state -----------------------------------------------------------------------------------------------
@@ -726,7 +749,8 @@ mod tests {
     const BINARY: Shape = Shape { codes: Codes::Bits1, group: 128, rows: 64, plain: true, affine: false };
 
     fn product(rows: usize, cols: usize, activations: Activations, swiglu: bool, arch: Arch) -> Product {
-        Product { rows, cols, activations, swiglu, arch, shared: 99 << 10, multiprocessors: 132, clusters: true }
+        let shared = if arch == Arch::Sm90a { 227 << 10 } else { 99 << 10 };
+        Product { rows, cols, activations, swiglu, arch, shared, multiprocessors: 132, clusters: true }
     }
 
     fn kernels(parts: &[Shape], product: &Product) -> Vec<Launch> {
@@ -741,10 +765,13 @@ mod tests {
         assert_eq!(name(5, eight, Arch::Sm90a), "linear_bits1_stream_m8");
         assert_eq!(name(1, eight, Arch::Sm75), "linear_bits1_i8_quads_m1");
         assert_eq!(name(5, nine, Arch::Sm90a), "linear_bits1_i9_quads_m4");
-        assert_eq!(name(9, eight, Arch::Sm90a), "linear_bits1_i8_batch");
+        assert_eq!(name(9, eight, Arch::Sm90a), "linear_bits1_tens16_kept");
+        assert_eq!(name(96, eight, Arch::Sm90a), "linear_bits1_tens32_kept");
+        assert_eq!(name(9, nine, Arch::Sm90a), "linear_bits1_i9_batch");
+        assert_eq!(name(9, eight, Arch::Sm89), "linear_bits1_i8_batch");
         assert_eq!(name(9, eight, Arch::Sm75), "linear_bits1_i8_wide");
         assert_eq!(name(65, nine, Arch::Sm90a), "linear_bits1_i9_wide");
-        assert_eq!(name(65, eight, Arch::Sm90a), "linear_bits1_i8_wide");
+        assert_eq!(name(65, eight, Arch::Sm89), "linear_bits1_i8_wide");
         assert_eq!(name(97, eight, Arch::Sm90a), "linear_bits1_i8_group");
         assert_eq!(name(97, eight, Arch::Sm89), "linear_bits1_i8_wide");
         assert_eq!(name(3, Activations::F32, Arch::Sm90a), "linear_bits1_f32_m4");

@@ -33,6 +33,7 @@ mod plan;
 mod repack;
 mod sources;
 mod stream;
+mod tens;
 mod weight;
 
 pub use arch::Arch;

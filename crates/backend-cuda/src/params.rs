@@ -16,6 +16,9 @@ pub(crate) const GROUP: usize = 128;
 /// Rows of a [`Tile`].
 pub(crate) const TILE_ROWS: usize = 16;
 
+/// Rows of a tile of [`Prepared::tiles`].
+pub(crate) const TENS_ROWS: usize = 32;
+
 /// Most parts of one launch of a product or of a table.
 pub(crate) const MAX_PARTS: usize = 8;
 
@@ -45,6 +48,7 @@ pub(crate) mod wanted {
     pub(crate) const INT8: u32 = 2;
     pub(crate) const INT9: u32 = 4;
     pub(crate) const PLANES: u32 = 8;
+    pub(crate) const TILES: u32 = 16;
 }
 
 /// What the values are that `prepare` takes: [`PrepareParams::input`].
@@ -245,6 +249,12 @@ pub(crate) struct Prepared {
     /// The eight binary digits of the values of a record, eight times 128 bits: digit d of value e of the 32 of word w at bit
     /// e / 4 + 8 * (e % 4) of word 4 d + w.
     pub planes: Address,
+    /// The rounded values once more, in the order of Hopper's matrix units: for each TENS_ROWS rows and record 128 bytes a row.
+    /// Columns 4 k.. of the 32 of word w stand in word w of the k-th 16 bytes; these are exchanged by the row's number modulo 8.
+    pub tiles: Address,
+    /// What goes with each of these: TENS_ROWS scales, and as many times the bits of 1.5 * 2^23 plus 64 times the sum of a
+    /// row's codes.
+    pub beside: Address,
     /// One for each GROUP.
     pub scales: Address,
     /// Sums of 32 rounded values.
@@ -613,20 +623,20 @@ const _: () = {
     assert!(size_of::<View>() == 24);
     assert!(size_of::<Residual>() == 8);
     assert!(size_of::<Part>() == 88);
-    assert!(size_of::<Prepared>() == 88);
+    assert!(size_of::<Prepared>() == 104);
     assert!(size_of::<EmbedParams>() == 824);
     assert!(size_of::<PointwiseParams>() == 72);
     assert!(size_of::<SelectRowsParams>() == 136);
     assert!(size_of::<NormParams>() == 80);
     assert!(size_of::<RopePair>() == 8);
     assert!(size_of::<RopeParams>() == 72);
-    assert!(size_of::<PrepareParams>() == 168);
-    assert!(size_of::<LinearParams>() == 1128);
-    assert!(size_of::<AttentionParams>() == 400);
+    assert!(size_of::<PrepareParams>() == 184);
+    assert!(size_of::<LinearParams>() == 1160);
+    assert!(size_of::<AttentionParams>() == 416);
     assert!(size_of::<ConvParams>() == 176);
     assert!(size_of::<DeltaGatesParams>() == 88);
     assert!(size_of::<DeltaParams>() == 296);
-    assert!(size_of::<HeadsParams>() == 456);
+    assert!(size_of::<HeadsParams>() == 472);
     assert!(size_of::<SampleParams>() == 144);
     assert!(size_of::<MixParams>() == 96);
     assert!(size_of::<GroupNormParams>() == 80);

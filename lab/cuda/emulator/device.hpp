@@ -43,6 +43,8 @@ extern uint3 block_index, block_size, grid_size;
 bool wait_block(bool any);
 // Waits for the lanes of a warp; `values` then has what each of them brought.
 const uint64_t* exchange(unsigned mask, uint64_t value);
+// Lets others go on before a place in memory is looked at again.
+void wait_a_turn();
 // From now on kernels cannot write to the piece of memory that `at` lies in.
 void freeze(const void* at);
 

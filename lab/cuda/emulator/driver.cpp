@@ -51,7 +51,7 @@ struct Launch {
     const Function* function;
     uint3 grid;
     unsigned threads;
-    char params[1024];
+    char params[2048];
 
     void run() const { emulator::launch(function->name.c_str(), function->kernel, grid, threads, params); }
 };
@@ -68,7 +68,7 @@ struct Graph {
 std::map<std::string, Function> functions;
 
 // A structure whose size only the kernel knows: as many bytes as can be read.
-void copy_params(char (&to)[1024], const void* from) {
+void copy_params(char (&to)[2048], const void* from) {
     const iovec local = {to, sizeof(to)};
     size_t left = sizeof(to);
     const uintptr_t at = reinterpret_cast<uintptr_t>(from);

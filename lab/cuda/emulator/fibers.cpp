@@ -16,7 +16,7 @@ namespace {
 
 constexpr size_t STACK = 64 << 10;
 
-enum class State { Ready, AtBlock, AtWarp, Ended };
+enum class State { Ready, Looking, AtBlock, AtWarp, Ended };
 
 struct Fiber : Thread {
     void* stack_pointer;
@@ -40,6 +40,8 @@ const void* argument;
 const char* kernel_name;
 bool any_said, any_heard;
 unsigned launches = 0;
+// Turns in which nobody did anything but look at a place in memory again.
+unsigned idle_turns = 0;
 
 [[noreturn]] void fault(const char* what) {
     std::fprintf(stderr, "emulator: kernel %s, block %u %u %u: %s\n", kernel_name, block_index.x, block_index.y,
@@ -71,7 +73,7 @@ emulator_switch:
 
 // Every kernel takes one structure by value, in memory: a larger one in its place lies where the kernel looks.
 struct Largest {
-    char bytes[1024];
+    char bytes[2048];
 };
 
 void body() {
@@ -122,7 +124,15 @@ bool release() {
             ready = true;
         }
     }
-    if (ready) return true;
+    bool looking = false;
+    for (Fiber& f : fibers) {
+        if (f.state != State::Looking) continue;
+        f.state = State::Ready;
+        looking = true;
+    }
+    idle_turns = looking && !ready ? idle_turns + 1 : 0;
+    if (idle_turns > 1000) fault("threads wait for what never comes");
+    if (ready || looking) return true;
     bool waiting = false;
     for (const Fiber& f : fibers) {
         all_at_block = all_at_block && (f.state == State::AtBlock || f.state == State::Ended);
@@ -161,6 +171,11 @@ bool wait_block(bool any) {
     static_cast<Fiber*>(current)->state = State::AtBlock;
     pause();
     return any_heard;
+}
+
+void wait_a_turn() {
+    static_cast<Fiber*>(current)->state = State::Looking;
+    pause();
 }
 
 const uint64_t* exchange(unsigned mask, uint64_t value) {

@@ -186,6 +186,77 @@ inline void multiply_rows(i32 (&d)[32], const u32 (&a)[4][4], const uint4* rows)
     }
 }
 
+// d += a b for 8 * COUNT / 4 rows b, whose place is that of their bytes.
+inline const u8* matrix_place(const u8* rows) { return rows; }
+template <u32 COUNT>
+void multiply_tens(i32 (&d)[COUNT], const u32 (&a)[4][4], const u8* rows, u32 units) {
+    const u32 g = emulator::lane() / 4, t = emulator::lane() % 4;
+    rows += 16 * units;
+    for (u32 k = 0; k < 4; ++k) {
+        uint64_t all[2][32];
+        const u64 own[2] = {u64(a[k][0]) | u64(a[k][1]) << 32, u64(a[k][2]) | u64(a[k][3]) << 32};
+        for (u32 i = 0; i < 2; ++i) std::memcpy(all[i], emulator::exchange(~0u, own[i]), sizeof(all[i]));
+        for (u32 i = 0; i < COUNT; ++i) {
+            const u32 upper = i % 4 / 2, row = i / 4 * 8 + 2 * t + i % 2;
+            for (u32 c = 0; c < 32; ++c) {
+                const u32 unit = (2 * k + c / 16) ^ row % 8;
+                const i32 x = i8(all[c / 16][4 * g + c % 16 / 4] >> (32 * upper + 8 * (c % 4)));
+                d[i] += x * i32(reinterpret_cast<const i8*>(rows)[(row * 8 + unit) * 16 + c % 16]);
+            }
+        }
+    }
+}
+template <u32 LEFT>
+void wait_for_products(i32 (&)[16]) {}
+template <u32 LEFT>
+void wait_for_products(i32 (&)[8]) {}
+
+using SharedPlace = u8*;
+inline SharedPlace shared_place(const void* at) { return static_cast<u8*>(const_cast<void*>(at)); }
+inline SharedPlace hidden(SharedPlace at) { return at; }
+template <typename T>
+T shared_value(SharedPlace at) {
+    T x;
+    std::memcpy(&x, at, sizeof(T));
+    return x;
+}
+inline u32 shared_word(SharedPlace at) { return shared_value<u32>(at); }
+inline uint2 shared_words(SharedPlace at) { return shared_value<uint2>(at); }
+inline u16 shared_half(SharedPlace at) { return shared_value<u16>(at); }
+inline u32 and_or(u32 x, u32 mask, u32 other) { return (x & mask) | other; }
+inline u32 and_xor(u32 x, u32 mask, u32 other) { return (x & mask) ^ other; }
+
+// What a barrier in shared memory holds: arrivals of a phase, those of them and the bytes that are still to come, and the phase's parity.
+struct Barrier {
+    u16 count, pending;
+    u32 bytes : 31, parity : 1;
+};
+static_assert(sizeof(Barrier) == 8);
+inline Barrier& barrier_at(SharedPlace at) { return *reinterpret_cast<Barrier*>(at); }
+inline void settle(Barrier& b) {
+    if (b.pending > 0 || b.bytes > 0) return;
+    b.pending = b.count;
+    b.parity = !b.parity;
+}
+inline void make_barrier(SharedPlace at, u32 count) { barrier_at(at) = {u16(count), u16(count), 0, 0}; }
+inline void show_barriers() {}
+inline void arrive(SharedPlace at) {
+    --barrier_at(at).pending;
+    settle(barrier_at(at));
+}
+inline void expect_bytes(SharedPlace at, u32 bytes) {
+    barrier_at(at).bytes += bytes;
+    arrive(at);
+}
+inline void wait_for_phase(SharedPlace at, u32 parity) {
+    while (barrier_at(at).parity == parity) emulator::wait_a_turn();
+}
+inline void copy_bulk(SharedPlace to, const void* from, u32 bytes, SharedPlace barrier) {
+    std::memcpy(to, from, bytes);
+    barrier_at(barrier).bytes -= bytes;
+    settle(barrier_at(barrier));
+}
+
 inline u32 low_bytes(u32 a, u32 b, u32 c, u32 d) { return (a & 255) | (b & 255) << 8 | (c & 255) << 16 | d << 24; }
 
 inline void weigh_pieces(i32 (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) {

@@ -349,9 +349,11 @@ __device__ __forceinline__ void run(const AttentionParams& p) {
 
 }  // namespace attention_tile
 
-#define ATTENTION_TILE(NAME, FORMAT, DIM)                                                                                         \
-    extern "C" __global__ void __launch_bounds__(128, 2) attention_tile_##NAME##_d##DIM(const __grid_constant__ AttentionParams p) { \
-        attention_tile::run<FORMAT, DIM>(p);                                                                                      \
+// Three blocks a multiprocessor where a head has 256 dimensions, though registers spill then (`lab/cuda/prefill.md`).
+#define ATTENTION_TILE(NAME, FORMAT, DIM)                                           \
+    extern "C" __global__ void __launch_bounds__(128, DIM > 128 ? 3 : 2)            \
+        attention_tile_##NAME##_d##DIM(const __grid_constant__ AttentionParams p) { \
+        attention_tile::run<FORMAT, DIM>(p);                                        \
     }
 
 #define ATTENTION_TILES(NAME, FORMAT)  \

@@ -170,6 +170,16 @@ __device__ __forceinline__ void start_copy(void* to, const void* from) {
 #endif
 }
 
+// The same of four bytes.
+__device__ __forceinline__ void start_copy_4(void* to, const void* from) {
+#if __CUDA_ARCH__ >= 800
+    const u32 shared = u32(__cvta_generic_to_shared(to));
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared), "l"(from) : "memory");
+#else
+    *static_cast<u32*>(to) = *static_cast<const u32*>(from);
+#endif
+}
+
 // Of four pieces of 8 rows of 16 bytes: a lane with g = lane / 4 and t = lane % 4 gets word t of row g of each. `row` is the
 // place of the lane's own row, the lanes 8 i.. those of piece i. Volatile, so that it stays behind the barrier behind which
 // the rows are there.
@@ -352,6 +362,13 @@ __device__ __forceinline__ void wait_for_phase(SharedPlace barrier, u32 parity) 
 // Waits until all that a barrier expects first has come.
 __device__ __forceinline__ void wait_for_arrivals(u64* barrier) { wait_for_phase(shared_place(barrier), 0); }
 
+// An arrival when all copies have come that the thread has begun by `start_copy` and the like.
+__device__ __forceinline__ void arrive_with_copies(SharedPlace barrier) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+#endif
+}
+
 // Bytes from global to shared memory, counted by a barrier: whole units of 16, by one thread, which waits for nothing.
 __device__ __forceinline__ void copy_bulk(SharedPlace to, const void* from, u32 bytes, SharedPlace barrier) {
 #if __CUDA_ARCH__ >= 900
@@ -413,27 +430,26 @@ __device__ __forceinline__ void begin_multiplying() { asm volatile("wgmma.fence.
 __device__ __forceinline__ void close_multiplying() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 
 // d = a b for 128 columns of 64 weight rows a, 16 of each of four warps, spread piece by piece of 32 columns as in `multiply_pieces`,
-// and of 64 rows b in shared memory of 128 bytes each, whose units of 16 bytes are exchanged by the row's number modulo 8.
+// and of 48 rows b in shared memory of 128 bytes each, whose units of 16 bytes are exchanged by the row's number modulo 8.
 // Columns 8 j.. of d are d[4 j..], as there. It is only begun: `wait_for_products` waits.
-__device__ __forceinline__ void multiply_rows(i32 (&d)[32], const u32 (&a)[4][4], const uint4* rows) {
+__device__ __forceinline__ void multiply_rows(i32 (&d)[24], const u32 (&a)[4][4], const uint4* rows) {
     // Address, 1024 bytes from eight rows to the next, exchanged within 128 bytes: all in units of 16 bytes.
     const u64 place = (u32(__cvta_generic_to_shared(rows)) / 16 & 0x3fff) | 1ull << 16 | 64ull << 32 | 1ull << 62;
 #define MULTIPLY_ROWS(A, B, MORE)                                                       \
-    "wgmma.mma_async.sync.aligned.m64n64k32.s32.s8.s8 "                                \
-    "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "          \
-    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, " A ", " B ", " MORE ";\n"
+    "wgmma.mma_async.sync.aligned.m64n48k32.s32.s8.s8 "                                \
+    "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, "                              \
+    "%12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23}, " A ", " B ", " MORE ";\n"
     asm volatile(
         "{\n.reg .pred never, more;\nsetp.ne.u32 never, 0, 0;\nsetp.eq.u32 more, 0, 0;\n"
-        MULTIPLY_ROWS("{%32, %33, %34, %35}", "%48", "never")
-        MULTIPLY_ROWS("{%36, %37, %38, %39}", "%49", "more")
-        MULTIPLY_ROWS("{%40, %41, %42, %43}", "%50", "more")
-        MULTIPLY_ROWS("{%44, %45, %46, %47}", "%51", "more")
+        MULTIPLY_ROWS("{%24, %25, %26, %27}", "%40", "never")
+        MULTIPLY_ROWS("{%28, %29, %30, %31}", "%41", "more")
+        MULTIPLY_ROWS("{%32, %33, %34, %35}", "%42", "more")
+        MULTIPLY_ROWS("{%36, %37, %38, %39}", "%43", "more")
         "}"
         :
           "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3]), "=r"(d[4]), "=r"(d[5]), "=r"(d[6]), "=r"(d[7]),
           "=r"(d[8]), "=r"(d[9]), "=r"(d[10]), "=r"(d[11]), "=r"(d[12]), "=r"(d[13]), "=r"(d[14]), "=r"(d[15]),
-          "=r"(d[16]), "=r"(d[17]), "=r"(d[18]), "=r"(d[19]), "=r"(d[20]), "=r"(d[21]), "=r"(d[22]), "=r"(d[23]),
-          "=r"(d[24]), "=r"(d[25]), "=r"(d[26]), "=r"(d[27]), "=r"(d[28]), "=r"(d[29]), "=r"(d[30]), "=r"(d[31])
+          "=r"(d[16]), "=r"(d[17]), "=r"(d[18]), "=r"(d[19]), "=r"(d[20]), "=r"(d[21]), "=r"(d[22]), "=r"(d[23])
         :
           "r"(a[0][0]), "r"(a[0][1]), "r"(a[0][2]), "r"(a[0][3]), "r"(a[1][0]), "r"(a[1][1]), "r"(a[1][2]), "r"(a[1][3]),
           "r"(a[2][0]), "r"(a[2][1]), "r"(a[2][2]), "r"(a[2][3]), "r"(a[3][0]), "r"(a[3][1]), "r"(a[3][2]), "r"(a[3][3]),
@@ -443,15 +459,25 @@ __device__ __forceinline__ void multiply_rows(i32 (&d)[32], const u32 (&a)[4][4]
 
 // Waits for the groups of products but the last `LEFT`; d is of one that has ended.
 template <u32 LEFT>
-__device__ __forceinline__ void wait_for_products(i32 (&d)[32]) {
-    asm volatile("wgmma.wait_group.sync.aligned %32;"
+__device__ __forceinline__ void wait_for_products(i32 (&d)[24]) {
+    asm volatile("wgmma.wait_group.sync.aligned %24;"
                  :
           "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3]), "+r"(d[4]), "+r"(d[5]), "+r"(d[6]), "+r"(d[7]),
           "+r"(d[8]), "+r"(d[9]), "+r"(d[10]), "+r"(d[11]), "+r"(d[12]), "+r"(d[13]), "+r"(d[14]), "+r"(d[15]),
-          "+r"(d[16]), "+r"(d[17]), "+r"(d[18]), "+r"(d[19]), "+r"(d[20]), "+r"(d[21]), "+r"(d[22]), "+r"(d[23]),
-          "+r"(d[24]), "+r"(d[25]), "+r"(d[26]), "+r"(d[27]), "+r"(d[28]), "+r"(d[29]), "+r"(d[30]), "+r"(d[31])
+          "+r"(d[16]), "+r"(d[17]), "+r"(d[18]), "+r"(d[19]), "+r"(d[20]), "+r"(d[21]), "+r"(d[22]), "+r"(d[23])
                  : "n"(LEFT)
                  : "memory");
+}
+
+// A group of four warps leaves registers to others, or takes what they have left.
+template <u32 COUNT>
+__device__ __forceinline__ void leave_registers() {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
+}
+
+template <u32 COUNT>
+__device__ __forceinline__ void take_registers() {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
 }
 
 // Rows of 128 bytes in shared memory, units exchanged as above, as the matrix units look for them: the lower half of a word of 64 bits,

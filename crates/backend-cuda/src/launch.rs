@@ -87,13 +87,13 @@ pub(crate) const MOST_ROWS: usize = 8;
 const GROUPED_TILE: [usize; 2] = [32, 8];
 const BATCH_TILE: [usize; 2] = [32, 1];
 const WIDE_TILE: [usize; 2] = [32, 8];
-const GROUP_TILE: [usize; 2] = [64, 6];
+const GROUP_TILE: [usize; 2] = [96, 6];
 
 /// Most rows that are a batch.
 const BATCH_ROWS: usize = 64;
 
 /// Least rows for which four warps together are faster than each for itself (one H200, `lab/cuda/images`).
-const GROUP_ROWS: usize = 97;
+const GROUP_ROWS: usize = 145;
 
 /// Shared memory of a thread block with a batch: two records of rows and codes for each of eight warps.
 const BATCH_SHARED: u32 = 98304;
@@ -105,8 +105,8 @@ const fn wide_shared(arch: Arch) -> u32 {
     if matches!(arch, Arch::Sm75) { RECORDS } else { RECORDS + SUMS }
 }
 
-/// Of one whose warps multiply together: three times four records, in places of 1024 bytes.
-const GROUP_SHARED: u32 = 187_392;
+/// Of one whose warps multiply together: four times two records, in places of 1024 bytes, and its sums.
+const GROUP_SHARED: u32 = 204_800;
 
 /// Of one with many rows and biases: two records, and its sums.
 const AFFINE_SHARED: u32 = 50176 + 32768;
@@ -313,9 +313,12 @@ pub(crate) fn linear(parts: &[Shape], product: &Product) -> Vec<(Range<usize>, L
                     let launch = large("wide", if swiglu { 2 * blocks } else { blocks }, WIDE_TILE);
                     Launch { shared: wide_shared(arch), ..launch }
                 }
+                // Thread blocks that go on until nothing is left, one for each multiprocessor.
                 Kind::Group => {
                     let launch = large("group", if swiglu { 2 * blocks } else { blocks }, GROUP_TILE);
-                    Launch { shared: GROUP_SHARED, threads: 384, ..launch }
+                    let tiles = launch.grid[0] as usize * launch.grid[1] as usize;
+                    let grid = [tiles.min(product.multiprocessors as usize) as u32, 1, 1];
+                    Launch { shared: GROUP_SHARED, threads: 512, grid, ..launch }
                 }
                 Kind::Affine => {
                     let launch = large("affine", if swiglu { 2 * blocks } else { blocks }, WIDE_TILE);
@@ -772,8 +775,8 @@ mod tests {
         assert_eq!(name(9, eight, Arch::Sm75), "linear_bits1_i8_wide");
         assert_eq!(name(65, nine, Arch::Sm90a), "linear_bits1_i9_wide");
         assert_eq!(name(65, eight, Arch::Sm89), "linear_bits1_i8_wide");
-        assert_eq!(name(97, eight, Arch::Sm90a), "linear_bits1_i8_group");
-        assert_eq!(name(97, eight, Arch::Sm89), "linear_bits1_i8_wide");
+        assert_eq!(name(145, eight, Arch::Sm90a), "linear_bits1_i8_group");
+        assert_eq!(name(145, eight, Arch::Sm89), "linear_bits1_i8_wide");
         assert_eq!(name(3, Activations::F32, Arch::Sm90a), "linear_bits1_f32_m4");
     }
 

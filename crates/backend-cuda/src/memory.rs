@@ -64,6 +64,10 @@ impl Buffer {
         self.address
     }
 
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     pub(crate) fn is_on(&self, device: &Arc<Device>) -> bool {
         Arc::ptr_eq(&self.device, device)
     }

@@ -108,6 +108,7 @@ T atomicAdd(T* at, T x) {
     return before;
 }
 inline void __threadfence() {}
+inline void __threadfence_block() {}
 
 inline float __int_as_float(int x) { return emulator::from<float>(emulator::bits(x)); }
 inline float __uint_as_float(unsigned x) { return emulator::from<float>(x); }

@@ -91,6 +91,7 @@ inline void common_bits(i32 (&c)[4], u32 a0, u32 a1, u32 b) {
 }
 
 inline void start_copy(void* to, const void* from) { std::memcpy(to, from, 16); }
+inline void start_copy_4(void* to, const void* from) { std::memcpy(to, from, 4); }
 
 inline uint4 spread_rows(const uint4* row) {
     const uint64_t* all = emulator::exchange(~0u, uint64_t(row));
@@ -166,16 +167,21 @@ inline void show_to_matrix_units() {}
 inline void begin_multiplying() {}
 inline void close_multiplying() {}
 template <u32 LEFT>
-void wait_for_products(i32 (&)[32]) {}
+void wait_for_products(i32 (&)[24]) {}
 
-inline void multiply_rows(i32 (&d)[32], const u32 (&a)[4][4], const uint4* rows) {
+template <u32 COUNT>
+void leave_registers() {}
+template <u32 COUNT>
+void take_registers() {}
+
+inline void multiply_rows(i32 (&d)[24], const u32 (&a)[4][4], const uint4* rows) {
     const u32 g = emulator::lane() / 4, t = emulator::lane() % 4;
     for (i32& sum : d) sum = 0;
     for (u32 k = 0; k < 4; ++k) {
         uint64_t all[2][32];
         const u64 own[2] = {u64(a[k][0]) | u64(a[k][1]) << 32, u64(a[k][2]) | u64(a[k][3]) << 32};
         for (u32 i = 0; i < 2; ++i) std::memcpy(all[i], emulator::exchange(~0u, own[i]), sizeof(all[i]));
-        for (u32 i = 0; i < 32; ++i) {
+        for (u32 i = 0; i < 24; ++i) {
             const u32 upper = i % 4 / 2, row = i / 4 * 8 + 2 * t + i % 2;
             for (u32 c = 0; c < 32; ++c) {
                 const u32 unit = (2 * k + c / 16) ^ row % 8;
@@ -251,6 +257,7 @@ inline void expect_bytes(SharedPlace at, u32 bytes) {
 inline void wait_for_phase(SharedPlace at, u32 parity) {
     while (barrier_at(at).parity == parity) emulator::wait_a_turn();
 }
+inline void arrive_with_copies(SharedPlace at) { arrive(at); }
 inline void copy_bulk(SharedPlace to, const void* from, u32 bytes, SharedPlace barrier) {
     std::memcpy(to, from, bytes);
     barrier_at(barrier).bytes -= bytes;

@@ -20,7 +20,7 @@ pub(crate) fn run(suite: &mut Suite<'_>) {
                     all_epilogues(suite, format, kind, cols, &[1, 4, 13]);
                 }
                 // Devices have kernels of their own for many rows.
-                all_epilogues(suite, format, kind, 640, &[98]);
+                all_epilogues(suite, format, kind, 640, &[150]);
             }
         }
     }

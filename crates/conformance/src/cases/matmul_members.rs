@@ -54,7 +54,7 @@ pub(crate) fn run(suite: &mut Suite<'_>) {
             continue;
         }
         for kind in suite.activations() {
-            for counts in [&[1, 2, 12][..], &[98]] {
+            for counts in [&[1, 2, 12][..], &[150]] {
                 members_as_one(suite, &format!("{name} {kind} up to {counts:?}"), &members, kind, counts);
             }
         }

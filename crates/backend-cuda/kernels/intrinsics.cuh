@@ -294,6 +294,16 @@ __device__ __forceinline__ u16 shared_half(SharedPlace at) {
     return v;
 }
 
+__device__ __forceinline__ float4 shared_floats(SharedPlace at) {
+    float4 v;
+    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(at));
+    return v;
+}
+
+__device__ __forceinline__ void store_shared(SharedPlace at, float4 v) {
+    asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(at), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w) : "memory");
+}
+
 // (x & mask) | other, and with exclusive or, as one instruction.
 __device__ __forceinline__ u32 and_or(u32 x, u32 mask, u32 other) {
     u32 y;
@@ -356,6 +366,26 @@ __device__ __forceinline__ void wait_for_phase(SharedPlace barrier, u32 parity) 
                      : "r"(barrier), "r"(parity)
                      : "memory");
     }
+#endif
+}
+
+// Whether that phase has ended.
+__device__ __forceinline__ bool is_phase_over(SharedPlace barrier, u32 parity) {
+    u32 over = 1;
+#if __CUDA_ARCH__ >= 900
+    asm volatile("{\n\t.reg .pred p;\n\tmbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n\t"
+                 "selp.u32 %0, 1, 0, p;\n\t}"
+                 : "=r"(over)
+                 : "r"(barrier), "r"(parity)
+                 : "memory");
+#endif
+    return over != 0;
+}
+
+// Leaves the scheduler to others before something is looked at again.
+__device__ __forceinline__ void rest_a_little() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("nanosleep.u32 64;" ::: "memory");
 #endif
 }
 

@@ -1,10 +1,10 @@
 // Products with tens of rows of 8-bit integers on Hopper: four warps multiply 64 weight rows with COLUMNS activation rows that
 // `prepare` has put into the order of the matrix units. The same results as in `linear.cuh`, bit for bit.
 //
-// A thread block has the GROUPS times four warps of a multiprocessor and one tile of 64 weight rows at a time; its groups take the slices
-// of the tiles by turns. What a group reads comes by bulk copies, some records together, into a ring of its own: codes and
-// scales, and the activations, unless the block keeps those of all records. So groups wait for each other at one place only: the total of
-// a tile goes from group to group, in the order of the slices, and the group with the last one finishes it.
+// A thread block has GROUPS times four warps that multiply, four that finish tiles, and one that orders copies, and one tile of 64
+// weight rows at a time; the groups take the slices of the tiles by turns. What a group reads comes by bulk copies, some records
+// together, into a ring of its own: codes and scales, and the activations, unless the block keeps those of all records. So groups
+// wait for each other at one place only: the total of a tile goes from group to group, in the order of the slices.
 //
 // A code becomes a byte by a shift and a mask: 64 (1 - 2 code) of one bit, 64 (code - 2) of two. Sums begin at bits that make them
 // floats without a conversion, as in `linear_tiles.cuh`, and scales are short, so taking 64 off again costs nothing.
@@ -29,7 +29,7 @@ template <u32 BITS_, u32 COLUMNS_, bool KEPT_, u32 GROUPS_, u32 RECORDS_, u32 ST
 struct Plan {
     static constexpr u32 BITS = BITS_, COLUMNS = COLUMNS_, GROUPS = GROUPS_, RECORDS = RECORDS_, STAGES = STAGES_;
     static constexpr bool KEPT = KEPT_;
-    static constexpr u32 THREADS = GROUPS * GROUP_THREADS;
+    static constexpr u32 THREADS = (GROUPS + 1) * GROUP_THREADS + WARP;
 
     static constexpr u32 ROW_BYTES = COLUMNS * GROUP;
     // Of a block of 32 weight rows.
@@ -45,10 +45,8 @@ struct Plan {
     static constexpr u32 STAGE_BYTES = (STAGE_END + STAGE_ALIGN - 1) / STAGE_ALIGN * STAGE_ALIGN;
     // Bytes of a record that a stage gets.
     static constexpr u32 COMING = 2 * UNIT_BYTES + 2 * SCALE_BYTES + (KEPT ? 0 : ROW_BYTES + BESIDE_BYTES);
-    // Lanes with a copy of their own: codes and scales of two blocks, what goes with the rows, and these, record by record unless all rows
-    // of a tile are wanted.
-    static constexpr u32 WEIGHT_COPIES = 4, ROW_COPIES = COLUMNS == TENS_ROWS ? 1 : RECORDS;
-    static_assert(WEIGHT_COPIES + 1 + ROW_COPIES <= WARP, "a lane a copy");
+    // Copies of the rows of a stage: they lie together where all rows of a tile are wanted.
+    static constexpr u32 ROW_COPIES = COLUMNS == TENS_ROWS ? 1 : RECORDS;
 
     static constexpr u32 RINGS = GROUPS * STAGES * STAGE_BYTES;
 
@@ -120,37 +118,20 @@ struct Turn {
     }
 };
 
-// What one warp of a group does beside its own work: it orders the group's copies, a lane each.
+// A group's copies, ordered by one thread.
 template <typename P>
 struct Feed {
     Turn<P::GROUPS> turn;
-    // The lane's copy: where that of record 0 begins, from one record to the next, bytes of a record, and its place in a stage.
-    const u8* from;
-    u32 step;
-    u32 bytes;
-    u32 to;
-    // Of the slice.
+    // Of the slice: the next record and its end.
     u32 record;
     u32 end;
+    // Codes and scales of the tile's two blocks.
+    const u8* codes[2];
+    const u8* scales[2];
 
     __device__ Feed(const LinearParams& p, u32 group, const Slices& slices) : turn(group, slices) {
-        const u32 lane = threadIdx.x % WARP;
-        if (lane < P::WEIGHT_COPIES) {
-            step = bytes = lane < 2 ? P::UNIT_BYTES : P::SCALE_BYTES;
-            to = lane < 2 ? P::CODES_AT + lane * P::RECORDS * P::UNIT_BYTES : P::SCALES_AT + lane % 2 * P::RECORDS * P::SCALE_BYTES;
-            find(p);
-        } else if (lane == P::WEIGHT_COPIES) {
-            step = bytes = BESIDE_BYTES;
-            to = P::BESIDE_AT;
-            from = reinterpret_cast<const u8*>(p.x.beside + u64(blockIdx.y) * slices.records);
-        } else {
-            const u32 r = lane - P::WEIGHT_COPIES - 1;
-            step = ROW_BYTES;
-            bytes = P::ROW_BYTES;
-            to = P::ROWS_AT + r * P::ROW_BYTES;
-            from = p.x.tiles + (u64(blockIdx.y) * slices.records + r) * ROW_BYTES;
-        }
         begin(slices);
+        find(p);
     }
 
     __device__ void begin(const Slices& slices) {
@@ -159,36 +140,46 @@ struct Feed {
     }
 
     __device__ void find(const LinearParams& p) {
-        const u32 lane = threadIdx.x % WARP;
-        const Half half(p, min(turn.tile, tile_count(p) - 1), lane % 2);
-        from = lane < 2 ? half.part->codes + u64(half.block) * half.part->units * (BLOCK_ROWS * 16)
-                        : half.part->scales + u64(half.block) * half.part->groups * (BLOCK_ROWS * 2);
+#pragma unroll
+        for (u32 i = 0; i < 2; ++i) {
+            const Half half(p, min(turn.tile, tile_count(p) - 1), i);
+            codes[i] = half.part->codes + u64(half.block) * half.part->units * (BLOCK_ROWS * 16);
+            scales[i] = half.part->scales + u64(half.block) * half.part->groups * (BLOCK_ROWS * 2);
+        }
     }
 
-    // Orders the weights, the activations or both of the next records; nothing behind the last tile.
-    __device__ void bring(const LinearParams& p, const Slices& slices, SharedPlace stage, SharedPlace full, bool weights, bool activations) {
-        if (turn.tile >= tile_count(p)) return;
-        const u32 lane = threadIdx.x % WARP, count = min(end - record, P::RECORDS);
-        if (weights && lane == 0) expect_bytes(full, count * P::COMING);
-        __syncwarp();
-        const u8* const at = from + u64(record) * step;
-        bool mine = weights;
-        u32 records = count;
-        if (lane >= P::WEIGHT_COPIES) {
-            mine = !P::KEPT && activations;
-            if (P::ROW_COPIES > 1 && lane > P::WEIGHT_COPIES) {
-                records = 1;
-                mine = mine && lane - P::WEIGHT_COPIES - 1 < count;
+    // Orders the weights, the activations or both of the next records.
+    __device__ void bring(
+        const LinearParams& p, const Slices& slices, SharedPlace stage, SharedPlace full, bool weights, bool activations
+    ) {
+        const u32 count = min(end - record, P::RECORDS);
+        if (weights) {
+            expect_bytes(full, count * P::COMING);
+#pragma unroll
+            for (u32 i = 0; i < 2; ++i) {
+                copy_bulk(stage + (P::CODES_AT + i * P::RECORDS * P::UNIT_BYTES), codes[i] + record * P::UNIT_BYTES,
+                          count * P::UNIT_BYTES, full);
+                copy_bulk(stage + (P::SCALES_AT + i * P::RECORDS * P::SCALE_BYTES), scales[i] + record * P::SCALE_BYTES,
+                          count * P::SCALE_BYTES, full);
             }
         }
-        if (mine && lane < P::WEIGHT_COPIES + 1 + P::ROW_COPIES) copy_bulk(stage + to, at, records * bytes, full);
+        if (!P::KEPT && activations) {
+            const u64 place = u64(blockIdx.y) * slices.records + record;
+            copy_bulk(stage + P::BESIDE_AT, p.x.beside + place, count * BESIDE_BYTES, full);
+            const u32 copies = P::ROW_COPIES == 1 ? 1 : count, bytes = P::ROW_COPIES == 1 ? count * P::ROW_BYTES : P::ROW_BYTES;
+            for (u32 r = 0; r < copies; ++r) {
+                copy_bulk(stage + (P::ROWS_AT + r * P::ROW_BYTES), p.x.tiles + (place + r) * ROW_BYTES, bytes, full);
+            }
+        }
         record += count;
         if (record < end) return;
         const u32 before = turn.tile;
         turn.next(slices);
         begin(slices);
-        if (turn.tile != before && lane < P::WEIGHT_COPIES) find(p);
+        if (turn.tile != before) find(p);
     }
+
+    __device__ bool is_over(u32 tile_end) const { return turn.tile >= tile_end; }
 };
 
 // Codes of one record of a lane's two weight rows: 32 neighbouring columns of each.
@@ -228,19 +219,14 @@ struct Kept {
 
     __device__ Kept(SharedPlace memory, u32 records) : rows(memory), beside(memory + records * P::ROW_BYTES) {}
 
-    // A warp's copies of slice `slice`.
     __device__ void bring(const Prepared& x, const Slices& slices, u32 slice, SharedPlace full) const {
-        const u32 first = slice * slices.size, count = min(slices.size, slices.records - first), lane = threadIdx.x % WARP;
+        const u32 first = slice * slices.size, count = min(slices.size, slices.records - first);
         const u64 place = u64(blockIdx.y) * slices.records + first;
-        if (lane == 0) {
-            expect_bytes(full, count * (P::ROW_BYTES + BESIDE_BYTES));
-            copy_bulk(beside + first * BESIDE_BYTES, x.beside + place, count * BESIDE_BYTES, full);
-            if (P::ROW_COPIES == 1) copy_bulk(rows + first * P::ROW_BYTES, x.tiles + place * ROW_BYTES, count * P::ROW_BYTES, full);
-        }
-        if (P::ROW_COPIES == 1) return;
-        __syncwarp();
-        for (u32 r = lane; r < count; r += WARP) {
-            copy_bulk(rows + (first + r) * P::ROW_BYTES, x.tiles + (place + r) * ROW_BYTES, P::ROW_BYTES, full);
+        expect_bytes(full, count * (P::ROW_BYTES + BESIDE_BYTES));
+        copy_bulk(beside + first * BESIDE_BYTES, x.beside + place, count * BESIDE_BYTES, full);
+        const u32 copies = P::ROW_COPIES == 1 ? 1 : count, bytes = P::ROW_COPIES == 1 ? count * P::ROW_BYTES : P::ROW_BYTES;
+        for (u32 r = 0; r < copies; ++r) {
+            copy_bulk(rows + (first + r) * P::ROW_BYTES, x.tiles + (place + r) * ROW_BYTES, bytes, full);
         }
     }
 };
@@ -252,98 +238,95 @@ __device__ __noinline__ float residuals(const LinearParams& p, u32 row, const Pa
     return tiles::residuals<BITS, false>(linear::from_row(p.x, row), place, 0);
 }
 
-// Stores a finished tile, of which a lane has two weight rows; what is added to them comes eight rows together.
+// What the threads of a block share beside the rings.
 template <typename P>
-__device__ __forceinline__ void finish(const LinearParams& p, u32 tile, u32 first, u32 count, const float (&total)[P::COLUMNS / 2]) {
-    const u32 lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4, warp = threadIdx.x % GROUP_THREADS / WARP;
-    const bool gated = p.epilogue == EPILOGUE_SWIGLU;
-    const Half halves[2] = {Half(p, tile, gated ? 0 : warp / 2), Half(p, tile, gated ? 1 : warp / 2)};
-    const bool bare = halves[0].part->residual_first == nullptr && halves[1].part->residual_first == nullptr;
-#pragma unroll
-    for (u32 m = 0; m < 2; ++m) {
-        const Half& half = halves[m];
-        const auto row = [&](u32 of) { return gated ? 8 * warp + g : warp % 2 * 16 + 8 * of + g; };
-        const u32 in_part = half.block * BLOCK_ROWS + row(m), c = half.part->first_row + in_part;
-        if ((gated && m > 0) || !half.is_there || in_part >= half.part->rows) break;
-        float* const out = p.out + u64(first + 2 * t) * p.out_stride + c;
-        const float* const added = p.epilogue == EPILOGUE_RESIDUAL ? at(p.residual, first + 2 * t, c) : nullptr;
-        constexpr u32 OWN = P::COLUMNS / 4;
-        float beside[OWN];
-#pragma unroll
-        for (u32 i = 0; i < OWN; ++i) {
-            const u32 r = i / 2 * 8 + i % 2;
-            beside[i] = added != nullptr && r + 2 * t < count ? added[u64(r) * p.residual.row_stride] : 0.0f;
+struct Common {
+    // A tile's total, slice by slice: a float of each column and half for a thread of a group.
+    float4 totals[P::COLUMNS / 8][GROUP_THREADS];
+    // Of each group: stages that are filled, stages that its warps have read, totals that it has passed on.
+    u64 groups[P::GROUPS][2 * P::STAGES + 1];
+    u64 kept[linear::MOST_SLICES];
+    // The total has all slices, and it has been taken.
+    u64 ready, taken;
+};
+
+// A block's tiles, their sums and the places of both.
+template <typename P>
+struct Block {
+    const LinearParams& p;
+    const Slices slices;
+    const u32 tile_end;
+    // Of activations: the first row, and how many there are.
+    const u32 first;
+    const u32 count;
+    const SharedPlace common;
+    const SharedPlace memory;
+
+    __device__ SharedPlace totals() const { return common + threadIdx.x % GROUP_THREADS * sizeof(float4); }
+    __device__ SharedPlace barrier(u32 index) const { return common + (sizeof(Common<P>::totals) + 8 * index); }
+    __device__ SharedPlace full(u32 group, u32 stage) const { return barrier(group * (2 * P::STAGES + 1) + stage); }
+    __device__ SharedPlace empty(u32 group, u32 stage) const { return full(group, P::STAGES + stage); }
+    __device__ SharedPlace passed(u32 group) const { return full(group, 2 * P::STAGES); }
+    __device__ SharedPlace kept(u32 slice) const { return full(P::GROUPS, slice); }
+    __device__ SharedPlace ready() const { return full(P::GROUPS, linear::MOST_SLICES); }
+    __device__ SharedPlace taken() const { return full(P::GROUPS, linear::MOST_SLICES + 1); }
+    __device__ SharedPlace ring(u32 group) const {
+        return memory + ((P::KEPT ? slices.records * (P::ROW_BYTES + BESIDE_BYTES) : 0) + group * P::STAGES * P::STAGE_BYTES);
+    }
+};
+
+// Orders the copies of all groups, a lane those of one group.
+template <typename P>
+__device__ __forceinline__ void feed(const Block<P>& b) {
+    const u32 group = threadIdx.x % WARP;
+    if (group >= P::GROUPS) {
+        wait_for_previous();
+        return;
+    }
+    const SharedPlace ring = b.ring(group);
+    Feed<P> ahead(b.p, group, b.slices), rows = ahead;
+#pragma unroll 1
+    for (u32 s = 0; s < P::STAGES && !ahead.is_over(b.tile_end); ++s) {
+        ahead.bring(b.p, b.slices, ring + s * P::STAGE_BYTES, b.full(group, s), true, false);
+    }
+    wait_for_previous();
+    if (P::KEPT) {
+        const Kept<P> kept(b.memory, b.slices.records);
+        for (u32 s = group; s < b.slices.count; s += P::GROUPS) kept.bring(b.p.x, b.slices, s, b.kept(s));
+    } else {
+#pragma unroll 1
+        for (u32 s = 0; s < P::STAGES && !rows.is_over(b.tile_end); ++s) {
+            rows.bring(b.p, b.slices, ring + s * P::STAGE_BYTES, b.full(group, s), false, true);
         }
-#pragma unroll
-        for (u32 i = 0; i < OWN; ++i) {
-            const u32 r = i / 2 * 8 + i % 2;
-            if (r + 2 * t >= count) continue;
-            const auto finished = [&](u32 of) {
-                const float y = total[i / 2 * 4 + 2 * of + i % 2];
-                if (bare) return y;
-                return y + residuals<P::BITS>(p, first + r + 2 * t, halves[of].part, halves[of].block, row(of));
-            };
-            float y = finished(m);
-            if (gated) y = silu(y) * finished(1);
-            if (added != nullptr) y += beside[i];
-            out[u64(r) * p.out_stride] = y;
+    }
+    u32 stage = 0, phase = 0;
+    while (!ahead.is_over(b.tile_end)) {
+        // Other lanes' stages may be free before.
+        if (!is_phase_over(b.empty(group, stage), phase)) {
+            rest_a_little();
+            continue;
+        }
+        ahead.bring(b.p, b.slices, ring + stage * P::STAGE_BYTES, b.full(group, stage), true, true);
+        if (++stage == P::STAGES) {
+            stage = 0;
+            phase ^= 1;
         }
     }
 }
 
+// Multiplies: the slices of group `group`.
 template <typename P>
-__device__ __forceinline__ void run(const LinearParams& p) {
+__device__ __forceinline__ void multiply(const Block<P>& b, u32 group) {
     constexpr u32 BITS = P::BITS, OWN = P::COLUMNS / 2;
-    __shared__ float4 totals[OWN / 4][GROUP_THREADS];
-    __shared__ u64 barriers[P::GROUPS * (2 * P::STAGES + 1) + linear::MOST_SLICES];
-    ALIGNED_SHARED(memory);
-    let_next_start();
-    const u32 first = blockIdx.y * TENS_ROWS;
-    if (first >= *p.rows) {
-        wait_for_previous();
-        return;
-    }
-    const u32 count = min(*p.rows - first, P::COLUMNS);
-    const u32 group = warp_index() / 4, warp = warp_index() % 4, lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4;
-    const Slices slices(p);
-    const u32 tile_end = tile_count(p);
-    if (threadIdx.x < P::GROUPS * (2 * P::STAGES + 1) + linear::MOST_SLICES) {
-        // Of each group: stages that are filled, stages that four warps have read, totals that they have passed on; and slices that are kept.
-        const u32 in_group = threadIdx.x % (2 * P::STAGES + 1);
-        const bool warps = threadIdx.x < P::GROUPS * (2 * P::STAGES + 1) && in_group >= P::STAGES;
-        make_barrier(shared_place(&barriers[threadIdx.x]), warps ? 4 : 1);
-        show_barriers();
-    }
-    __syncthreads();
-    // Places are hidden from the compiler, which would find them anew for every access.
-    const SharedPlace own_barriers = hidden(shared_place(&barriers[group * (2 * P::STAGES + 1)]));
-    const auto full = [&](u32 stage) { return own_barriers + 8 * stage; };
-    const auto empty = [&](u32 stage) { return own_barriers + 8 * (P::STAGES + stage); };
-    const SharedPlace passed = own_barriers + 8 * 2 * P::STAGES;
-    const SharedPlace front = group == 0 ? passed + (P::GROUPS - 1) * 8 * (2 * P::STAGES + 1) : passed - 8 * (2 * P::STAGES + 1);
-    const SharedPlace kept_slices = shared_place(&barriers[P::GROUPS * (2 * P::STAGES + 1)]);
-    const SharedPlace all = hidden(shared_place(memory));
-    const Kept<P> kept(all, slices.records);
-    const SharedPlace ring = all + (P::KEPT ? slices.records * (P::ROW_BYTES + BESIDE_BYTES) : 0) + group * P::STAGES * P::STAGE_BYTES;
-    // Groups give the ordering to warps of different schedulers.
-    const bool feeds = warp == group % 4;
-    Feed<P> feed(p, group, slices);
-    if (feeds) {
-        Feed<P> ahead = feed;
-#pragma unroll 1
-        for (u32 s = 0; s < P::STAGES; ++s) ahead.bring(p, slices, ring + s * P::STAGE_BYTES, full(s), true, false);
-        wait_for_previous();
-        if (P::KEPT) {
-            for (u32 s = group; s < slices.count; s += P::GROUPS) kept.bring(p.x, slices, s, kept_slices + 8 * s);
-            feed = ahead;
-        } else {
-#pragma unroll 1
-            for (u32 s = 0; s < P::STAGES; ++s) feed.bring(p, slices, ring + s * P::STAGE_BYTES, full(s), false, true);
-        }
-    } else {
-        wait_for_previous();
-    }
+    const LinearParams& p = b.p;
+    const Slices& slices = b.slices;
+    wait_for_previous();
+    const u32 warp = warp_index() % 4, lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4;
     const bool gated = p.epilogue == EPILOGUE_SWIGLU;
+    const Kept<P> kept(b.memory, slices.records);
+    // Places are hidden from the compiler, which would find them anew for every access.
+    const SharedPlace ring = hidden(b.ring(group)), full = hidden(b.full(group, 0)), totals = hidden(b.totals());
+    const SharedPlace passed = full + 8 * 2 * P::STAGES, front = b.passed(group == 0 ? P::GROUPS - 1 : group - 1);
     // The lane's two weight rows in a stage.
     u32 codes_at[2], scales_at[2];
 #pragma unroll
@@ -353,14 +336,13 @@ __device__ __forceinline__ void run(const LinearParams& p) {
         scales_at[i] = P::SCALES_AT + half * P::RECORDS * P::SCALE_BYTES + row * 2;
     }
     const u32 flipped = unknown(FLIPPED<BITS>);
-    Turn<P::GROUPS> turn(group, slices);
-    u32 stage = 0, phase = 0, round = 0, known = NONE;
-    bool filled = true;
+    u32 stage = 0, phase = 0, round = 0, tiles = 0, known = NONE;
     float factor[2] = {};
     bool is_half[2] = {};
-    for (; turn.tile < tile_end; turn.next(slices), ++round) {
+    for (Turn<P::GROUPS> turn(group, slices); turn.tile < b.tile_end; turn.next(slices), ++round) {
         if (known != turn.tile) {
             known = turn.tile;
+            tiles = (known - blockIdx.x) / gridDim.x;
 #pragma unroll
             for (u32 i = 0; i < 2; ++i) {
                 const Half half(p, known, gated ? i : warp / 2);
@@ -368,23 +350,17 @@ __device__ __forceinline__ void run(const LinearParams& p) {
                 is_half[i] = half.part->scale_type == PARAM_F16;
             }
         }
-        if (P::KEPT) wait_for_phase(kept_slices + 8 * turn.slice, 0);
+        if (P::KEPT) wait_for_phase(b.kept(turn.slice), 0);
         float sum[OWN] = {};
         const u32 start = turn.slice * slices.size, end = min(start + slices.size, slices.records);
 #pragma unroll 1
         for (u32 base = start; base < end; base += P::RECORDS) {
-            wait_for_phase(full(stage), phase);
-            // The stage before has been read by now, or nearly so.
-            if (feeds && !filled) {
-                const u32 before = stage == 0 ? P::STAGES - 1 : stage - 1;
-                wait_for_phase(empty(before), stage == 0 ? phase ^ 1 : phase);
-                feed.bring(p, slices, ring + before * P::STAGE_BYTES, full(before), true, true);
-            }
-            filled = false;
+            wait_for_phase(full + 8 * stage, phase);
             const SharedPlace now = ring + stage * P::STAGE_BYTES;
             const auto rows = matrix_place(P::KEPT ? kept.rows + base * P::ROW_BYTES : now + P::ROWS_AT);
             const SharedPlace beside = (P::KEPT ? kept.beside + base * BESIDE_BYTES : now + P::BESIDE_AT) + 8 * t;
-            const SharedPlace codes_of[2] = {now + codes_at[0], now + codes_at[1]}, scales_of[2] = {now + scales_at[0], now + scales_at[1]};
+            const SharedPlace codes_of[2] = {now + codes_at[0], now + codes_at[1]};
+            const SharedPlace scales_of[2] = {now + scales_at[0], now + scales_at[1]};
             const u32 records = min(end - base, P::RECORDS);
             Codes<BITS> codes;
 #pragma unroll
@@ -402,7 +378,7 @@ __device__ __forceinline__ void run(const LinearParams& p) {
 #pragma unroll
                 for (u32 j = 0; j < OWN / 4; ++j) {
                     uint2 begin = make_uint2(MAGIC_BITS, MAGIC_BITS);
-                    if (BITS == 2) begin = shared_words(beside + r * BESIDE_BYTES + STARTS_AT + 32 * j);
+                    if (BITS == 2) begin = shared_words(beside + (r * BESIDE_BYTES + STARTS_AT + 32 * j));
                     d[4 * j] = d[4 * j + 2] = i32(begin.x);
                     d[4 * j + 1] = d[4 * j + 3] = i32(begin.y);
                 }
@@ -419,7 +395,7 @@ __device__ __forceinline__ void run(const LinearParams& p) {
                 }
 #pragma unroll
                 for (u32 j = 0; j < OWN / 4; ++j) {
-                    const uint2 two = shared_words(beside + r * BESIDE_BYTES + 32 * j);
+                    const uint2 two = shared_words(beside + (r * BESIDE_BYTES + 32 * j));
                     step[2 * j] = __uint_as_float(two.x);
                     step[2 * j + 1] = __uint_as_float(two.y);
                 }
@@ -436,29 +412,118 @@ __device__ __forceinline__ void run(const LinearParams& p) {
                 }
             }
             __syncwarp();
-            if (lane == 0) arrive(empty(stage));
+            if (lane == 0) arrive(full + 8 * (P::STAGES + stage));
             if (++stage == P::STAGES) {
                 stage = 0;
                 phase ^= 1;
             }
         }
-        // The slices before this one: the total that the group in front passes on, which it also has read by then.
-        const u32 own = threadIdx.x % GROUP_THREADS;
+        // Onto the total of the slices before, which the group in front passes on; it also has read what was there by then.
         if (group > 0 || round > 0) wait_for_phase(front, (group == 0 ? round + 1 : round) & 1);
         const bool is_first = turn.slice == 0, is_last = turn.slice + 1 == slices.count;
+        if (is_first && tiles > 0) wait_for_phase(b.taken(), (tiles - 1) & 1);
 #pragma unroll
         for (u32 j = 0; j < OWN / 4; ++j) {
-            const float4 before = is_first ? make_float4(0.0f, 0.0f, 0.0f, 0.0f) : totals[j][own];
-            sum[4 * j] = before.x + sum[4 * j];
-            sum[4 * j + 1] = before.y + sum[4 * j + 1];
-            sum[4 * j + 2] = before.z + sum[4 * j + 2];
-            sum[4 * j + 3] = before.w + sum[4 * j + 3];
-            if (!is_last) totals[j][own] = make_float4(sum[4 * j], sum[4 * j + 1], sum[4 * j + 2], sum[4 * j + 3]);
+            float4 total = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+            if (!is_first) total = shared_floats(totals + j * GROUP_THREADS * sizeof(float4));
+            total.x += sum[4 * j];
+            total.y += sum[4 * j + 1];
+            total.z += sum[4 * j + 2];
+            total.w += sum[4 * j + 3];
+            store_shared(totals + j * GROUP_THREADS * sizeof(float4), total);
         }
         __syncwarp();
-        if (lane == 0) arrive(passed);
-        if (is_last) finish<P>(p, turn.tile, first, count, sum);
+        if (lane == 0) {
+            arrive(passed);
+            if (is_last) arrive(b.ready());
+        }
     }
+}
+
+// Stores finished tiles, of which a lane has two weight rows; what is added to them is on its way before.
+template <typename P>
+__device__ __forceinline__ void finish(const Block<P>& b) {
+    const LinearParams& p = b.p;
+    const u32 lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4, warp = warp_index() % 4;
+    const bool gated = p.epilogue == EPILOGUE_SWIGLU;
+    constexpr u32 OWN = P::COLUMNS / 4;
+    const auto row = [&](u32 of) { return gated ? 8 * warp + g : warp % 2 * 16 + 8 * of + g; };
+    wait_for_previous();
+    u32 phase = 0;
+    for (u32 tile = blockIdx.x; tile < b.tile_end; tile += gridDim.x, phase ^= 1) {
+        const Half halves[2] = {Half(p, tile, gated ? 0 : warp / 2), Half(p, tile, gated ? 1 : warp / 2)};
+        const bool bare = halves[0].part->residual_first == nullptr && halves[1].part->residual_first == nullptr;
+        u32 column[2];
+        bool is_there[2];
+        float beside[2][OWN];
+#pragma unroll
+        for (u32 m = 0; m < 2; ++m) {
+            const u32 in_part = halves[m].block * BLOCK_ROWS + row(m);
+            column[m] = halves[m].part->first_row + in_part;
+            is_there[m] = !(gated && m > 0) && halves[m].is_there && in_part < halves[m].part->rows;
+            const bool adds = p.epilogue == EPILOGUE_RESIDUAL && is_there[m];
+            const float* const added = adds ? at(p.residual, b.first + 2 * t, column[m]) : nullptr;
+#pragma unroll
+            for (u32 i = 0; i < OWN; ++i) {
+                const u32 r = i / 2 * 8 + i % 2;
+                beside[m][i] = adds && r + 2 * t < b.count ? added[u64(r) * p.residual.row_stride] : 0.0f;
+            }
+        }
+        wait_for_phase(b.ready(), phase);
+        float total[P::COLUMNS / 2];
+#pragma unroll
+        for (u32 j = 0; j < P::COLUMNS / 8; ++j) {
+            const float4 four = shared_floats(b.totals() + j * GROUP_THREADS * sizeof(float4));
+            total[4 * j] = four.x;
+            total[4 * j + 1] = four.y;
+            total[4 * j + 2] = four.z;
+            total[4 * j + 3] = four.w;
+        }
+        __syncwarp();
+        if (lane == 0) arrive(b.taken());
+#pragma unroll
+        for (u32 m = 0; m < 2; ++m) {
+            if (!is_there[m]) continue;
+            float* const out = p.out + u64(b.first + 2 * t) * p.out_stride + column[m];
+#pragma unroll
+            for (u32 i = 0; i < OWN; ++i) {
+                const u32 r = i / 2 * 8 + i % 2;
+                if (r + 2 * t >= b.count) continue;
+                const auto finished = [&](u32 of) {
+                    const float y = total[i / 2 * 4 + 2 * of + i % 2];
+                    return bare ? y : y + residuals<P::BITS>(p, b.first + r + 2 * t, halves[of].part, halves[of].block, row(of));
+                };
+                float y = finished(m);
+                if (gated) y = silu(y) * finished(1);
+                if (p.epilogue == EPILOGUE_RESIDUAL) y += beside[m][i];
+                out[u64(r) * p.out_stride] = y;
+            }
+        }
+    }
+}
+
+template <typename P>
+__device__ __forceinline__ void run(const LinearParams& p) {
+    __shared__ Common<P> common;
+    ALIGNED_SHARED(memory);
+    let_next_start();
+    const u32 first = blockIdx.y * TENS_ROWS;
+    if (first >= *p.rows) {
+        wait_for_previous();
+        return;
+    }
+    const Block<P> block{p, Slices(p), tile_count(p), first, min(*p.rows - first, P::COLUMNS), shared_place(&common), shared_place(memory)};
+    constexpr u32 EACH = 2 * P::STAGES + 1, OF_GROUPS = P::GROUPS * EACH, BARRIERS = OF_GROUPS + linear::MOST_SLICES + 2;
+    if (threadIdx.x < BARRIERS) {
+        const bool one = threadIdx.x < OF_GROUPS ? threadIdx.x % EACH < P::STAGES : threadIdx.x < BARRIERS - 2;
+        make_barrier(block.barrier(threadIdx.x), one ? 1 : 4);
+        show_barriers();
+    }
+    __syncthreads();
+    const u32 role = warp_index() / 4;
+    if (role < P::GROUPS) multiply(block, role);
+    else if (role == P::GROUPS) finish(block);
+    else feed(block);
 }
 
 }  // namespace tens

@@ -19,7 +19,7 @@ pub(crate) struct Tens {
 /// Most rows for which it is the fastest kernel.
 const ROWS: usize = 96;
 
-/// Groups of four warps of a block.
+/// Groups of four warps that multiply.
 const GROUPS: usize = 4;
 
 /// What the kernel declares at most: a tile's total, and barriers.
@@ -60,7 +60,8 @@ impl Tens {
         Tens { columns, kept, shared }
     }
 
-    pub(crate) const THREADS: usize = 128 * GROUPS;
+    /// Beside these groups one finishes tiles, and a warp orders copies.
+    pub(crate) const THREADS: usize = 128 * (GROUPS + 1) + 32;
 
     /// As in the names of kernels.
     pub(crate) fn name(&self) -> String {

@@ -229,6 +229,8 @@ T shared_value(SharedPlace at) {
 inline u32 shared_word(SharedPlace at) { return shared_value<u32>(at); }
 inline uint2 shared_words(SharedPlace at) { return shared_value<uint2>(at); }
 inline u16 shared_half(SharedPlace at) { return shared_value<u16>(at); }
+inline float4 shared_floats(SharedPlace at) { return shared_value<float4>(at); }
+inline void store_shared(SharedPlace at, float4 v) { std::memcpy(at, &v, sizeof(v)); }
 inline u32 and_or(u32 x, u32 mask, u32 other) { return (x & mask) | other; }
 inline u32 and_xor(u32 x, u32 mask, u32 other) { return (x & mask) ^ other; }
 
@@ -258,6 +260,8 @@ inline void wait_for_phase(SharedPlace at, u32 parity) {
     while (barrier_at(at).parity == parity) emulator::wait_a_turn();
 }
 inline void arrive_with_copies(SharedPlace at) { arrive(at); }
+inline bool is_phase_over(SharedPlace at, u32 parity) { return barrier_at(at).parity != parity; }
+inline void rest_a_little() { emulator::wait_a_turn(); }
 inline void copy_bulk(SharedPlace to, const void* from, u32 bytes, SharedPlace barrier) {
     std::memcpy(to, from, bytes);
     barrier_at(barrier).bytes -= bytes;

@@ -274,7 +274,7 @@ struct Variant {
     }
     Shape shape(const Matrix& m, u32 rows) const {
         const u32 tiles = m.pair ? m.blocks() : ceil_div(m.blocks(), 2), row_tiles = ceil_div(rows, 32);
-        return {name, {std::min(tiles, std::max(multiprocessors / row_tiles, 1u)), row_tiles, 1}, groups * 128, shared(m)};
+        return {name, {std::min(tiles, std::max(multiprocessors / row_tiles, 1u)), row_tiles, 1}, (groups + 1) * 128 + 32, shared(m)};
     }
 };
 

@@ -2,7 +2,7 @@
 #include "linear_tens.cuh"
 
 #define TENS(BITS, COLUMNS, KEPT, GROUPS, RECORDS, STAGES)                                               \
-    extern "C" __global__ void __launch_bounds__(GROUPS * 128, 1)                                        \
+    extern "C" __global__ void __launch_bounds__((GROUPS + 1) * 128 + 32, 1)                                        \
         tens_##BITS##_##COLUMNS##_##KEPT##_##GROUPS##_##RECORDS##_##STAGES(                              \
             const __grid_constant__ LinearParams p) {                                                    \
         tens::run<tens::Plan<BITS, COLUMNS, KEPT, GROUPS, RECORDS, STAGES>>(p);                          \

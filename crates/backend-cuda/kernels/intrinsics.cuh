@@ -510,8 +510,8 @@ __device__ __forceinline__ void take_registers() {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
 }
 
-// Rows of 128 bytes in shared memory, units exchanged as above, as the matrix units look for them: the lower half of a word of 64 bits,
-// whose upper half says that it is 1024 bytes from eight rows to the next and that units are exchanged within 128 bytes.
+// Rows of 128 bytes in shared memory, units exchanged as above, as the matrix units look for them: the lower half of a word of
+// 64 bits, whose upper half says that it is 1024 bytes from eight rows to the next and that units are exchanged within 128 bytes.
 __device__ __forceinline__ u32 matrix_place(SharedPlace rows) { return (rows / 16 & 0x3fff) | 1u << 16; }
 
 // d += a b for 32 or 16 such rows b, `units` of 16 bytes behind `rows`.

@@ -332,7 +332,8 @@ __device__ __forceinline__ void multiply(const Block<P>& b, u32 group) {
 #pragma unroll
     for (u32 i = 0; i < 2; ++i) {
         const u32 half = gated ? i : warp / 2, row = gated ? 8 * warp + g : warp % 2 * 16 + 8 * i + g;
-        codes_at[i] = P::CODES_AT + half * P::RECORDS * P::UNIT_BYTES + BITS * t / 4 * (BLOCK_ROWS * 16) + row * 16 + 4 * BITS * t % 16;
+        const u32 unit = BITS * t / 4, word = BITS * t % 4;
+        codes_at[i] = P::CODES_AT + half * P::RECORDS * P::UNIT_BYTES + (unit * BLOCK_ROWS + row) * 16 + 4 * word;
         scales_at[i] = P::SCALES_AT + half * P::RECORDS * P::SCALE_BYTES + row * 2;
     }
     const u32 flipped = unknown(FLIPPED<BITS>);
@@ -512,7 +513,8 @@ __device__ __forceinline__ void run(const LinearParams& p) {
         wait_for_previous();
         return;
     }
-    const Block<P> block{p, Slices(p), tile_count(p), first, min(*p.rows - first, P::COLUMNS), shared_place(&common), shared_place(memory)};
+    const u32 count = min(*p.rows - first, P::COLUMNS);
+    const Block<P> block{p, Slices(p), tile_count(p), first, count, shared_place(&common), shared_place(memory)};
     constexpr u32 EACH = 2 * P::STAGES + 1, OF_GROUPS = P::GROUPS * EACH, BARRIERS = OF_GROUPS + linear::MOST_SLICES + 2;
     if (threadIdx.x < BARRIERS) {
         const bool one = threadIdx.x < OF_GROUPS ? threadIdx.x % EACH < P::STAGES : threadIdx.x < BARRIERS - 2;

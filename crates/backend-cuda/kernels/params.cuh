@@ -185,8 +185,8 @@ struct Prepared {
     // The eight binary digits of the values of a record, eight times 128 bits: digit d of value e of the 32 of word w at bit
     // e / 4 + 8 * (e % 4) of word 4 d + w.
     u32* planes;
-    // The rounded values once more, in the order of Hopper's matrix units: for each TENS_ROWS rows and record 128 bytes a row. Columns
-    // 4 k.. of the 32 of word w stand in word w of the k-th 16 bytes; these are exchanged by the row's number modulo 8.
+    // The rounded values once more, in the order of Hopper's matrix units: for each TENS_ROWS rows and record 128 bytes a row.
+    // Columns 4 k.. of the 32 of word w stand in word w of the k-th 16 bytes; these are exchanged by the row's number modulo 8.
     u8* tiles;
     // What goes with each of these.
     Beside* beside;

@@ -52,9 +52,9 @@ __device__ __forceinline__ void round_group(
     }
     if (p.wanted & PREPARE_TILES) {
         for (u32 offset = 8; offset < WARP; offset *= 2) sum += __shfl_xor_sync(ALL_LANES, sum, offset);
-        const u32 in_tile = row % TENS_ROWS;
+        const u32 in_tile = row % TENS_ROWS, unit = lane % 8 ^ in_tile % 8;
         const u64 record = row / TENS_ROWS * (padded / GROUP) + group;
-        reinterpret_cast<u32*>(p.out.tiles + (record * TENS_ROWS + in_tile) * GROUP)[(lane % 8 ^ in_tile % 8) * 4 + lane / 8] = word;
+        reinterpret_cast<u32*>(p.out.tiles)[((record * TENS_ROWS + in_tile) * 8 + unit) * 4 + lane / 8] = word;
         if (lane == 0) {
             p.out.beside[record].steps[in_tile] = scale * inverse_rms;
             p.out.beside[record].starts[in_tile] = 0x4b400000 + 64 * sum;

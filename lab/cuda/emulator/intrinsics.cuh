@@ -234,7 +234,8 @@ inline void store_shared(SharedPlace at, float4 v) { std::memcpy(at, &v, sizeof(
 inline u32 and_or(u32 x, u32 mask, u32 other) { return (x & mask) | other; }
 inline u32 and_xor(u32 x, u32 mask, u32 other) { return (x & mask) ^ other; }
 
-// What a barrier in shared memory holds: arrivals of a phase, those of them and the bytes that are still to come, and the phase's parity.
+// What a barrier in shared memory holds: arrivals of a phase, those of them and the bytes that are still to come, and the
+// phase's parity.
 struct Barrier {
     u16 count, pending;
     u32 bytes : 31, parity : 1;

@@ -1,4 +1,5 @@
-// Products with tens of rows on a device: `linear_tens` in several divisions of its work beside the kernels that it takes the place of.
+// Products with tens of rows on a device: `linear_tens` in several divisions of its work beside the kernels that it takes the
+// place of. `build.sh FOLDER` makes it; `FOLDER/tens FOLDER [short | check | 27b | 8b | layers]` runs it.
 //
 // Every result is compared with the plain kernel's bit for bit. Times are of captured graphs of launches that overlap as in the
 // backend, over weights larger than the second-level cache: median of several replays, divided by the launches.
@@ -170,6 +171,8 @@ struct Place {
     Bytes codes, scales, floats, gain, out, other, residual;
     Prepared x;
     u32 epilogue;
+    // Products whose result is added to the residual stream take theirs as it comes.
+    bool normed;
     std::vector<Bytes> all;
 
     Place(const Matrix& of, u32 layers, u32 most) : of(of), layers(layers), x() {
@@ -177,7 +180,8 @@ struct Place {
         const size_t width = size_t(of.records()) * 128;
         codes = keep(repeated<u32>(of.parts() * layers * of.code_bytes() / 4, random_word));
         // Halves between 2^-6 and 2^-5, of either sign.
-        scales = keep(repeated<u16>(of.parts() * layers * of.scale_bytes() / 2, [] { return u16((random_word() & 0x83ff) | 9 << 10); }));
+        const auto scale = [] { return u16((random_word() & 0x83ff) | 9 << 10); };
+        scales = keep(repeated<u16>(of.parts() * layers * of.scale_bytes() / 2, scale));
         const auto number = [] { return float(i32(random_word())) / 2147483648.0f; };
         floats = keep(repeated<float>(padded * width, number));
         gain = keep(repeated<float>(width, number));
@@ -190,7 +194,9 @@ struct Place {
         x.scales = pointer<float>(keep(allocate(padded * width / 32)));
         x.sums = pointer<i32>(keep(allocate(padded * width / 8)));
         x.cols = x.padded = u32(width);
-        epilogue = of.pair ? EPILOGUE_SWIGLU : EPILOGUE_RESIDUAL;
+        const std::string name = of.name;
+        normed = name != "out" && name != "o" && name != "down" && name != "long";
+        epilogue = of.pair ? EPILOGUE_SWIGLU : normed ? EPILOGUE_STORE : EPILOGUE_RESIDUAL;
     }
     ~Place() {
         for (Bytes at : all) CALL(cuMemFree, at);
@@ -236,11 +242,11 @@ struct Place {
         std::memset(&p, 0, sizeof(p));
         p.rows = pointer<u32>(rows);
         p.x = p.gate = {pointer<float>(floats), of.cols, 1, of.cols, of.cols};
-        p.gain = pointer<float>(gain);
+        p.gain = normed ? pointer<float>(gain) : nullptr;
         p.out = x;
         p.eps = 1e-6f;
         p.wanted = PREPARE_INT8 | PREPARE_TILES;
-        p.input = INPUT_NORM;
+        p.input = normed ? INPUT_NORM : INPUT_PLAIN;
         return p;
     }
 };
@@ -255,7 +261,8 @@ Shape plain(const Matrix& m, u32 rows) { return {before(m) + "_m8", {m.blocks(),
 
 // The kernels so far: activation rows and pairs of 16 weight rows of a block.
 Shape earlier(const Matrix& m, const char* what, u32 rows, u32 tile, u32 pairs, u32 threads, u32 shared) {
-    return {before(m) + "_" + what, {ceil_div(m.pair ? 2 * m.blocks() : m.blocks(), pairs), ceil_div(rows, tile), 1}, threads, shared};
+    const u32 all = m.pair ? 2 * m.blocks() : m.blocks();
+    return {before(m) + "_" + what, {ceil_div(all, pairs), ceil_div(rows, tile), 1}, threads, shared};
 }
 
 struct Variant {
@@ -274,7 +281,8 @@ struct Variant {
     }
     Shape shape(const Matrix& m, u32 rows) const {
         const u32 tiles = m.pair ? m.blocks() : ceil_div(m.blocks(), 2), row_tiles = ceil_div(rows, 32);
-        return {name, {std::min(tiles, std::max(multiprocessors / row_tiles, 1u)), row_tiles, 1}, (groups + 1) * 128 + 32, shared(m)};
+        const u32 blocks = std::min(tiles, std::max(multiprocessors / row_tiles, 1u));
+        return {name, {blocks, row_tiles, 1}, (groups + 1) * 128 + 32, shared(m)};
     }
 };
 

@@ -82,7 +82,8 @@ struct Work {
     using Result = Partial<LANE, HEADS>;
 
     const AttentionParams& p;
-    const Segment& segment;
+    // A copy: behind every store what it says would be read anew.
+    const Segment segment;
     u32 row;
     u32 kv;
     u32 first_head;
@@ -141,14 +142,7 @@ struct Work {
 
     // The partial result of one page, by one warp.
     __device__ Result page(u32 index, const Queries<LANE, HEADS>& queries, Weights<HEADS>& weights) const {
-        const KvHead<FORMAT> keys = kv_head<FORMAT>(p, segment, index, true, kv);
-        return page(index, queries, weights, keys, kv_head<FORMAT>(p, segment, index, false, kv));
-    }
-
-    // The same of keys and values that lie somewhere else.
-    __device__ Result page(
-        u32 index, const Queries<LANE, HEADS>& queries, Weights<HEADS>& weights, const KvHead<FORMAT>& keys, const KvHead<FORMAT>& values
-    ) const {
+        const KvHead<FORMAT> keys = kv_head<FORMAT>(p, segment, index, true, kv), values = kv_head<FORMAT>(p, segment, index, false, kv);
         const u32 lane = threadIdx.x % WARP, seen = min(tokens - index * PAGE_ROWS, PAGE_ROWS);
         Result result = Result::nothing();
         float score[HEADS][2];
@@ -180,6 +174,67 @@ struct Work {
 #pragma unroll
                 for (u32 i = 0; i < LANE; ++i) result.values[h][i] = fmaf(weight, v[i], result.values[h][i]);
             }
+        }
+        return result;
+    }
+
+    // Some tokens of one page by one of PARTS warps, which have its tokens and then its dimensions between them: their scores into
+    // `together`, where all warps find them behind a barrier.
+    template <u32 PARTS>
+    __device__ void part_scores(
+        u32 index, u32 part, const Queries<LANE, 1>& queries, const KvHead<FORMAT>& keys, float* together
+    ) const {
+        constexpr u32 N = KvHead<FORMAT>::PER_UNIT, TOKENS = 2 / PARTS;
+        const u32 first = part * TOKENS * WARP + threadIdx.x % WARP, seen = min(tokens - index * PAGE_ROWS, PAGE_ROWS);
+        float score[TOKENS] = {};
+#pragma unroll(FORMAT == KV_F16 ? 8 : FORMAT == KV_Q8 ? 2 : 1)
+        for (u32 unit = 0; unit < keys.units(); ++unit) {
+            float a[TOKENS][N];
+#pragma unroll
+            for (u32 k = 0; k < TOKENS; ++k) keys.key(unit, first + k * WARP, a[k]);
+#pragma unroll
+            for (u32 i = 0; i < N; i += 4) {
+                const float4 q = queries[0][(unit * N + i) / 4];
+#pragma unroll
+                for (u32 k = 0; k < TOKENS; ++k) {
+                    score[k] = fmaf(q.x, a[k][i], score[k]);
+                    score[k] = fmaf(q.y, a[k][i + 1], score[k]);
+                    score[k] = fmaf(q.z, a[k][i + 2], score[k]);
+                    score[k] = fmaf(q.w, a[k][i + 3], score[k]);
+                }
+            }
+        }
+#pragma unroll
+        for (u32 k = 0; k < TOKENS; ++k) together[first + k * WARP] = first + k * WARP < seen ? score[k] * p.scale : -infinity();
+    }
+
+    // Then the partial result of the page, of LANE / PARTS dimensions a lane. `weights` are the warp's own.
+    template <u32 PARTS>
+    __device__ Partial<LANE / PARTS, 1> part_page(
+        u32 index, u32 part, const float* together, float* weights, const KvHead<FORMAT>& values
+    ) const {
+        constexpr u32 OWN = LANE / PARTS;
+        const u32 lane = threadIdx.x % WARP, seen = min(tokens - index * PAGE_ROWS, PAGE_ROWS), d = (part * WARP + lane) * OWN;
+        auto result = Partial<OWN, 1>::nothing();
+        const float a = together[lane], b = together[lane + WARP];
+        result.largest[0] = warp_max(fmaxf(a, b));
+        const float base = result.largest[0] == -infinity() ? 0.0f : result.largest[0];
+        const float weight_a = lane < seen ? fast_exp(a - base) : 0.0f;
+        const float weight_b = lane + WARP < seen ? fast_exp(b - base) : 0.0f;
+        result.sum[0] = warp_sum(weight_a + weight_b);
+        // Those of the page before have been read.
+        __syncwarp();
+        weights[lane] = weight_a;
+        weights[lane + WARP] = weight_b;
+        __syncwarp();
+        if (d >= p.v.dim) return result;
+        // Tokens that the row does not see may be anything.
+#pragma unroll(FORMAT == KV_F16 ? 16 : 4)
+        for (u32 t = 0; t < seen; ++t) {
+            float v[OWN];
+            values.template value<OWN>(t, d, v);
+#pragma unroll
+            for (u32 i = 0; i < OWN; ++i) result.values[0][i] = fmaf(weights[t], v[i], result.values[0][i]);
         }
         return result;
     }
@@ -453,52 +508,61 @@ __device__ __forceinline__ void finish_head(const AttentionParams& p, Finish& la
     last.run(p.next, row, head, p.v.dim, results);
 }
 
-// A copy of a page's keys or values of one head into shared memory by a warp, on its way. The kernel writes to the page, so it is
-// not read as weights are, which never change.
+// A copy of a page's keys or values of one head into shared memory, on its way, by one of `parts` warps. The kernel writes to the
+// page, so it is not read as weights are, which never change.
 template <u32 FORMAT>
-__device__ __forceinline__ KvHead<FORMAT> staged(const KvHead<FORMAT>& from, u8* to) {
+__device__ __forceinline__ KvHead<FORMAT> staged(const KvHead<FORMAT>& from, u8* to, u32 part, u32 parts) {
     const u32 bytes = head_bytes(from);
-    for (u32 at = 16 * (threadIdx.x % WARP); at < bytes; at += 16 * WARP) copy_16(to + at, from.base + at);
+    for (u32 at = 16 * (part * WARP + threadIdx.x % WARP); at < bytes; at += 16 * WARP * parts) copy_16(to + at, from.base + at);
     return {to, from.dim};
 }
 
-// All of a step with one row between two products, a query head and some splits a block: what `heads`, `split` and `attention_combine`
-// do. Every block that reads the newest page makes its newest key and value itself, and writes the bytes that all others do. The
+// Warps of a page in `one`: where a lane has a pair of dimensions for each.
+template <u32 LANE>
+constexpr u32 PAGE_WARPS = LANE >= 4 ? 2 : 1;
+
+// All of a step with one row between two products, a query head and some splits a block: what `heads`, `split` and
+// `attention_combine` do. Every block that reads the newest page makes its newest key and value itself, and writes the bytes that all others do. The
 // block of a head that ends last joins the splits.
 //
 // Pages are on their way into shared memory before the kernel in front has ended, as far as it has room: `p.staged` says of
 // keys (1) or of keys and values (2).
 template <u32 FORMAT, u32 LANE>
 __device__ __forceinline__ void one(const HeadsParams& h) {
-    using Result = Partial<LANE, 1>;
-    constexpr u32 EACH = (LANE * WARP + 127) / 128;
+    constexpr u32 PARTS = PAGE_WARPS<LANE>, OWN = LANE / PARTS, THREADS = SPLIT_PAGES * PARTS * WARP;
+    constexpr u32 EACH = (LANE * WARP + THREADS - 1) / THREADS;
+    using Result = Partial<OWN, 1>;
     __shared__ float turned[3][Turn<FORMAT>::EACH * WARP];
     __shared__ Queries<LANE, 1> queries;
-    __shared__ Weights<1> weights[SPLIT_PAGES];
-    __shared__ Result pages[SPLIT_PAGES][WARP];
+    __shared__ float scores[SPLIT_PAGES][PAGE_ROWS], weights[SPLIT_PAGES * PARTS][PAGE_ROWS];
+    __shared__ Result pages[SPLIT_PAGES][PARTS * WARP];
     __shared__ u32 before;
     DYNAMIC_SHARED(stage);
     let_next_start();
     const AttentionParams& p = h.attention;
     const u32 warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, head = blockIdx.y, first = blockIdx.z;
+    // The warp's page of a split, and its part of that.
+    const u32 own_page = warp / PARTS, part = warp % PARTS;
     if (p.step.header->rows == 0) {
         wait_for_previous();
         return;
     }
     const Work<FORMAT, LANE, 1> work(p, 0, head);
     const u32 splits = (work.tokens + SPLIT_TOKENS - 1) / SPLIT_TOKENS, newest = work.tokens - 1;
+    // Others of the head wait for the kernel in front, which this kernel so does not end before.
+    if (first >= splits) return;
     const u32 bytes = head_bytes(KvHead<FORMAT>{nullptr, p.k.dim});
-    u8* own = stage + warp * p.staged * bytes;
+    u8* own = stage + own_page * p.staged * bytes;
     KvHead<FORMAT> keys, values;
     const auto bring = [&](u32 split) {
-        const u32 page = split * SPLIT_PAGES + warp;
+        const u32 page = split * SPLIT_PAGES + own_page;
         if (page * PAGE_ROWS < work.tokens) {
             keys = kv_head<FORMAT>(p, work.segment, page, true, work.kv);
             values = kv_head<FORMAT>(p, work.segment, page, false, work.kv);
-            if (p.staged > 1) values = staged(values, own + bytes);
-            else if (lane == 0) bring_near(values.base, bytes);
-            if (p.staged > 0) keys = staged(keys, own);
-            else if (lane == 0) bring_near(keys.base, bytes);
+            if (p.staged > 1) values = staged(values, own + bytes, part, PARTS);
+            else if (lane == 0 && part == 0) bring_near(values.base, bytes);
+            if (p.staged > 0) keys = staged(keys, own, part, PARTS);
+            else if (lane == 0 && part == 0) bring_near(keys.base, bytes);
         }
         close_copies();
     };
@@ -506,7 +570,6 @@ __device__ __forceinline__ void one(const HeadsParams& h) {
     // The first warp has the query, the second one the key, the third one the value.
     const Turn<FORMAT> turn(h, 0, warp == 0 ? head : p.q.heads + (warp == 1 ? 0 : p.k.heads) + work.kv);
     wait_for_previous();
-    if (first >= splits) return;
     Finish last;
     last.load(p.next, 0, head, p.v.dim);
     // Whether the block has the newest token, at once or in a later turn.
@@ -525,43 +588,55 @@ __device__ __forceinline__ void one(const HeadsParams& h) {
         const bool copied = first == splits - 1 && p.staged >= warp;
         if (copied) turn.append(turned[warp], {warp == 1 ? to : to + bytes, p.k.dim}, newest % PAGE_ROWS);
     }
+    // A lone split need not leave the block. The query that was here lies in `queries`.
+    float* only = turned[0];
     u32 done = 0;
 #pragma unroll 1
     for (u32 split = first; split < splits; split += gridDim.z, ++done) {
-        // What was made, or what the turn before left, is there for all.
-        __syncthreads();
         if (split != first) {
             bring(split);
             wait_for_copies<0>();
-            __syncwarp();
         }
-        const u32 page = split * SPLIT_PAGES + warp;
-        if (page * PAGE_ROWS < work.tokens) pages[warp][lane] = work.page(page, queries, weights[warp], keys, values);
+        // What was made and copied is there for all.
         __syncthreads();
-        if (warp != 0) continue;
+        const u32 page = split * SPLIT_PAGES + own_page;
+        const bool is_there = page * PAGE_ROWS < work.tokens;
+        if (is_there) work.template part_scores<PARTS>(page, part, queries, keys, scores[own_page]);
+        __syncthreads();
+        if (is_there) {
+            Result& result = pages[own_page][part * WARP + lane];
+            result = work.template part_page<PARTS>(page, part, scores[own_page], weights[warp], values);
+        }
+        __syncthreads();
+        if (warp >= PARTS) continue;
         Result whole = Result::nothing();
-        for (u32 w = 0; w < SPLIT_PAGES && (split * SPLIT_PAGES + w) * PAGE_ROWS < work.tokens; ++w) join(whole, pages[w][lane]);
-        float* to = work.partial(0, split);
-        if (lane == 0) {
+        for (u32 w = 0; w < SPLIT_PAGES && (split * SPLIT_PAGES + w) * PAGE_ROWS < work.tokens; ++w) {
+            join(whole, pages[w][threadIdx.x]);
+        }
+        float* to = splits == 1 ? only : work.partial(0, split);
+        if (threadIdx.x == 0) {
             to[0] = whole.largest[0];
             to[1] = whole.sum[0];
         }
-        for (u32 i = 0; i < LANE && lane * LANE < p.v.dim; ++i) to[2 + lane * LANE + i] = whole.values[0][i];
+        const u32 d = threadIdx.x * OWN;
+        for (u32 i = 0; i < OWN && d < p.v.dim; ++i) to[2 + d + i] = whole.values[0][i];
     }
-    if (warp == 0) {
-        __threadfence();
-        __syncwarp();
-        if (lane == 0) {
+    if (splits > 1) {
+        if (warp < PARTS) __threadfence();
+        __syncthreads();
+        if (threadIdx.x == 0) {
             before = atomicAdd(p.counters + head, done);
             // For the next layer.
             if (before + done == splits) p.counters[head] = 0;
         }
     }
     __syncthreads();
-    if (before + done != splits) return;
-    __threadfence();
+    if (splits > 1) {
+        if (before + done != splits) return;
+        __threadfence();
+    }
     float y[EACH];
-    join_splits<8>(work.partial(0, 0), splits, p.v.dim, y);
+    join_splits<8>(splits == 1 ? only : work.partial(0, 0), splits, p.v.dim, y);
     finish_head(p, last, 0, head, y);
 }
 
@@ -607,7 +682,7 @@ __device__ __forceinline__ void rows(const AttentionParams& p) {
     }
 
 #define ATTENTION_ONE(NAME, FORMAT, LANE, DIM)                                         \
-    extern "C" __global__ void __launch_bounds__(128, 2)                               \
+    extern "C" __global__ void __launch_bounds__(128 * attention::PAGE_WARPS<LANE>, 2) \
         attention_one_##NAME##_d##DIM(const __grid_constant__ HeadsParams p) {         \
         attention::one<FORMAT, LANE>(p);                                               \
     }

@@ -41,10 +41,10 @@ struct Batch {
     float beta[BATCH];
 };
 
-// One head of one sequence.
+// One head of one sequence. The segment is copied: behind every store what it says would be read anew.
 struct Head {
     const DeltaParams& p;
-    const Segment& segment;
+    const Segment segment;
     u32 head;
     u32 key_head;
 
@@ -55,6 +55,11 @@ struct Head {
     // Whether this head's block writes the keys that it shares with others to the pending area.
     __device__ bool owns_key() const {
         return p.map == MAP_GROUPED ? head % (p.v.heads / p.k.heads) == 0 : head < p.k.heads;
+    }
+
+    // Values of one head in a row of the step.
+    __device__ const float* of(const View& view, u32 row, u32 head) const {
+        return view.data + u64(row) * view.row_stride + head * view.head_stride;
     }
 
     // Of a row of the step.
@@ -98,9 +103,8 @@ __device__ __forceinline__ void load(const Head& h, Batch<LANES>& batch, u32 fir
     for (u32 j = threadIdx.x; j < count * WIDTH; j += THREADS) {
         const u32 i = j / WIDTH, c = column + j % WIDTH;
         if (c >= p.v.dim) continue;
-        const float* guess = h.pending(h.segment.pending_read, first + i) + h.value_start();
-        const u32 at_value = h.head * p.v.dim + c;
-        batch.values[i][c - column] = accepted ? guess[at_value] : *at(p.v, h.segment.first_row + first + i, at_value);
+        const float* guess = h.pending(h.segment.pending_read, first + i) + h.value_start() + h.head * p.v.dim;
+        batch.values[i][c - column] = accepted ? guess[c] : h.of(p.v, h.segment.first_row + first + i, h.head)[c];
     }
     // From the last thread down, which has no key or query of a short batch.
     if (THREADS - 1 - threadIdx.x < count) {
@@ -113,11 +117,11 @@ __device__ __forceinline__ void load(const Head& h, Batch<LANES>& batch, u32 fir
     for (u32 j = warp; j < (accepted ? count : 2 * count); j += THREADS / WARP) {
         const u32 i = j % count, row = h.segment.first_row + first + i;
         if (j >= count) {
-            const float* query = at(p.q, row, h.key_head * p.q.dim);
+            const float* query = h.of(p.q, row, h.key_head);
             normalise<LANES>(query, p.q.dim, p.eps, 1.0f / sqrtf(float(p.q.dim)), batch.queries[i]);
         } else {
             const float* guess = h.pending(h.segment.pending_read, first + i);
-            const float* key = accepted ? guess + h.key_head * p.k.dim : at(p.k, row, h.key_head * p.k.dim);
+            const float* key = accepted ? guess + h.key_head * p.k.dim : h.of(p.k, row, h.key_head);
             normalise<LANES>(key, p.k.dim, p.eps, 1.0f, batch.keys[i]);
         }
     }
@@ -230,11 +234,13 @@ __device__ __forceinline__ void gated_delta(const DeltaParams& p) {
     const u32 part = threadIdx.x % LANES, column = threadIdx.x / LANES;
     for (u32 z = blockIdx.z; z < p.step.header->segments; z += gridDim.z) {
         const Head h(p, p.step.segments[z], blockIdx.y);
+        // Likewise.
+        float* const own = h.state() + blockIdx.x * COLUMNS<LANES> + column;
         const auto each = [&](auto&& f) {
 #pragma unroll
             for (u32 r = 0; r < KEPT; ++r) {
                 const u32 key = key_index<LANES>(r, part), c = blockIdx.x * COLUMNS<LANES> + column;
-                f(r, key < p.k.dim && c < p.v.dim, h.state() + u64(key) * p.v.dim + c);
+                f(r, key < p.k.dim && c < p.v.dim, own + key * p.v.dim);
             }
         };
         State s;

@@ -1,5 +1,5 @@
-// Rows of a table: out[r] = table[token[r]].
-#include "common.cuh"
+// Rows of a table: out[r] = table[token[r]]; and, where a norm and a product follow, as the input of that.
+#include "rounding.cuh"
 
 namespace {
 
@@ -40,32 +40,52 @@ struct Row {
 
 }  // namespace
 
+// A group of columns a warp, four neighbours a lane.
 extern "C" __global__ void __launch_bounds__(256) embed(const __grid_constant__ EmbedParams p) {
     let_next_start();
     wait_for_previous();
-    const u32 r = blockIdx.x;
-    if (r >= p.step.header->rows) return;
-    const u32 from = p.step.carried[r];
+    const u32 r = blockIdx.x, lane = threadIdx.x % WARP, group = blockIdx.y * (blockDim.x / WARP) + threadIdx.x / WARP;
+    if (r >= p.step.header->rows || group * GROUP >= p.cols) return;
+    const u32 from = p.step.carried[r], first = group * GROUP + 4 * lane;
     const u32 token = from == NONE ? p.step.tokens[r] : p.sampled[from].token;
-    float* out = p.out + u64(r) * p.cols;
     u32 i = 0;
     while (i < p.part_count && token - p.parts[i].first_row >= p.parts[i].rows) ++i;
-    if (i == p.part_count) {
+    float x[4];
+#pragma unroll
+    for (u32 j = 0; j < 4; ++j) {
         // A token that was never sampled: its row says so.
-        for (u32 c = threadIdx.x; c < p.cols; c += blockDim.x) out[c] = not_a_number();
-        return;
+        x[j] = not_a_number();
+        if (i == p.part_count) continue;
+        const u32 row = token - p.parts[i].first_row;
+        x[j] = first + j < p.cols ? Row{p.parts[i], row / BLOCK_ROWS, row % BLOCK_ROWS}.value(first + j) : 0.0f;
     }
-    const Part& part = p.parts[i];
-    const u32 row = token - part.first_row;
-    const Row source{part, row / BLOCK_ROWS, row % BLOCK_ROWS};
-    for (u32 c = threadIdx.x; c < p.cols; c += blockDim.x) out[c] = source.value(c);
-    if (part.residual_first == nullptr) return;
-    __syncthreads();
-    const u32 end = part.residual_first[source.block + 1];
-    for (u32 e = part.residual_first[source.block]; e < end; ++e) {
-        const Residual residual = part.residuals[e];
-        if (residual.place % BLOCK_ROWS != source.lane) continue;
-        const u32 c = residual.place / BLOCK_ROWS * part.group + threadIdx.x;
-        if (threadIdx.x < part.group && c < p.cols) out[c] += residual.value;
+    if (i < p.part_count && p.parts[i].residual_first != nullptr) {
+        const Part& part = p.parts[i];
+        const u32 row = token - part.first_row, end = part.residual_first[row / BLOCK_ROWS + 1];
+        for (u32 e = part.residual_first[row / BLOCK_ROWS]; e < end; ++e) {
+            const Residual residual = part.residuals[e];
+            if (residual.place % BLOCK_ROWS != row % BLOCK_ROWS) continue;
+            const u32 start = residual.place / BLOCK_ROWS * part.group;
+            for (u32 j = 0; j < 4; ++j) {
+                if (first + j - start < part.group) x[j] += residual.value;
+            }
+        }
     }
+    float* out = p.out + u64(r) * p.cols;
+    for (u32 j = 0; j < 4; ++j) {
+        if (first + j < p.cols) out[first + j] = x[j];
+    }
+    if (p.next.wanted == 0) return;
+    // Its own sums of squares, as those that products leave.
+    float s[4];
+#pragma unroll
+    for (u32 j = 0; j < 4; ++j) {
+        s[j] = x[j] * x[j];
+#pragma unroll
+        for (u32 offset = 4; offset > 0; offset /= 2) s[j] += __shfl_xor_sync(ALL_LANES, s[j], offset);
+    }
+    const Prepared& to = p.next.out;
+    if (lane % 8 == 0) to.squares[r * (to.padded / 32) + group * 4 + lane / 8] = (s[0] + s[2]) + (s[1] + s[3]);
+    for (u32 j = 0; j < 4; ++j) x[j] *= p.next.gain[first + j];
+    round_group(p.next, r, group, lane, x, 1.0f);
 }

@@ -161,7 +161,8 @@ __device__ __forceinline__ void run(const LinearParams& p) {
     const bool is_channel = convolves && warp == 0 && row < parts[0].rows && column < channels;
     Channel::OneOfFour taps;
     if (is_channel) {
-        const Channel c{p.conv, p.conv.step.segments[0], column, channels};
+        const Segment segment = p.conv.step.segments[0];
+        const Channel c{p.conv, segment, column, channels};
         if (p.conv.step.header->rows > 0 && c.is_one_of_four()) taps.load(c);
     }
     // Digits 2 t and 2 t + 1 of record i, bytes 2 i and 2 i + 1 of a pair, count for column 2 i.
@@ -262,6 +263,9 @@ __device__ __forceinline__ void run(const LinearParams& p) {
     __syncthreads();
     if (rounds) cluster_started();
     if (m >= M) return;
+    // A copy: behind every store what the segment says would be read anew.
+    Segment segment = {};
+    if (is_channel) segment = p.conv.step.segments[0];
     const auto finished = [&](u32 b) {
         float total = 0.0f;
 #pragma unroll 4
@@ -275,7 +279,7 @@ __device__ __forceinline__ void run(const LinearParams& p) {
         if (p.epilogue == EPILOGUE_RESIDUAL) y += residual;
         if (p.out != nullptr) p.out[u64(m) * p.out_stride + column] = y;
         if (is_channel) {
-            const Channel c{p.conv, p.conv.step.segments[0], column, channels, true, y};
+            const Channel c{p.conv, segment, column, channels, true, y};
             if (c.is_one_of_four()) taps.finish(c, y);
             else c.only_row();
         }

@@ -23,12 +23,16 @@ constexpr u32 MAX_PARTS = 8;
 
 // ---- the step ------------------------------------------------------------------------------------------------------
 
+struct Sampled;
+
 // How much of the plan's largest step this one uses.
 struct StepHeader {
     u32 rows;
     u32 logits;
     u32 segments;
     u32 tiles;
+    // Memory of the host where the tokens that the step chooses are put as well; or null.
+    Sampled* host;
 };
 
 // The rows of one sequence.
@@ -207,6 +211,35 @@ struct Prepared {
 
 // ---- one structure a kernel ----------------------------------------------------------------------------------------
 
+// What `prepare` makes.
+enum Prepare : u32 { PREPARE_FLOATS = 1, PREPARE_INT8 = 2, PREPARE_INT9 = 4, PREPARE_PLANES = 8, PREPARE_TILES = 16 };
+
+// What the values are: as they come; normed as a row; normed by blocks of GROUP values, times silu(gate); times sigmoid(gate).
+enum Input : u32 { INPUT_PLAIN = 0, INPUT_NORM = 1, INPUT_GATED_NORM = 2, INPUT_SIGMOID = 3 };
+
+struct PrepareParams {
+    const u32* rows;
+    View x;
+    View gate;
+    const float* gain;
+    Prepared out;
+    float eps;
+    // Bits of `Prepare`.
+    u32 wanted;
+    // A value of `Input`.
+    u32 input;
+    u32 reserved;
+};
+
+// A step's inputs by value, and where they go.
+constexpr u32 INPUT_UNITS = 240;
+struct InputsParams {
+    uint4* to;
+    u32 units;
+    u32 reserved;
+    uint4 data[INPUT_UNITS];
+};
+
 struct EmbedParams {
     Step step;
     // What the step before sampled.
@@ -215,6 +248,8 @@ struct EmbedParams {
     u32 cols;
     u32 part_count;
     Part parts[MAX_PARTS];
+    // What makes the rows, which are whole groups then, the next product's input, but for their norm; or nothing is wanted.
+    PrepareParams next;
 };
 
 // add, swiglu (a: gate, b: up), sigmoid_mul (a: x, b: gate), pack (a alone).
@@ -262,26 +297,6 @@ struct RopeParams {
     u32 pairs;
     float attention_factor;
     u32 out_stride;
-    u32 reserved;
-};
-
-// What `prepare` makes.
-enum Prepare : u32 { PREPARE_FLOATS = 1, PREPARE_INT8 = 2, PREPARE_INT9 = 4, PREPARE_PLANES = 8, PREPARE_TILES = 16 };
-
-// What the values are: as they come; normed as a row; normed by blocks of GROUP values, times silu(gate); times sigmoid(gate).
-enum Input : u32 { INPUT_PLAIN = 0, INPUT_NORM = 1, INPUT_GATED_NORM = 2, INPUT_SIGMOID = 3 };
-
-struct PrepareParams {
-    const u32* rows;
-    View x;
-    View gate;
-    const float* gain;
-    Prepared out;
-    float eps;
-    // Bits of `Prepare`.
-    u32 wanted;
-    // A value of `Input`.
-    u32 input;
     u32 reserved;
 };
 
@@ -527,11 +542,11 @@ struct Conv2dParams {
 };
 
 // The same numbers stand in `src/params.rs`.
-static_assert(sizeof(StepHeader) == 16 && sizeof(Segment) == 36 && sizeof(Tile) == 8, "params.rs");
+static_assert(sizeof(StepHeader) == 24 && sizeof(Segment) == 36 && sizeof(Tile) == 8, "params.rs");
 static_assert(sizeof(Draw) == 40 && sizeof(Adjust) == 16 && sizeof(Sampled) == 8 && sizeof(Step) == 96, "params.rs");
 static_assert(sizeof(View) == 24 && sizeof(Residual) == 8 && sizeof(Part) == 88 && sizeof(Prepared) == 104, "params.rs");
-static_assert(sizeof(EmbedParams) == 824 && sizeof(PointwiseParams) == 72 && sizeof(SelectRowsParams) == 136,
-              "params.rs");
+static_assert(sizeof(InputsParams) == 3856 && sizeof(EmbedParams) == 1008, "params.rs");
+static_assert(sizeof(PointwiseParams) == 72 && sizeof(SelectRowsParams) == 136, "params.rs");
 static_assert(sizeof(NormParams) == 80 && sizeof(RopePair) == 8 && sizeof(RopeParams) == 72, "params.rs");
 static_assert(sizeof(PrepareParams) == 184 && sizeof(LinearParams) == 1160 && sizeof(AttentionParams) == 416,
               "params.rs");

@@ -334,8 +334,13 @@ extern "C" __global__ void __launch_bounds__(1024, 1) sample(const __grid_consta
         broken = broken || share.broken != 0;
         best = more(best, share.best);
     }
+    // For the next step, and for the host, which need not order a copy then.
+    const auto give = [&](const Sampled& chosen) {
+        p.sampled[r] = chosen;
+        if (p.step.header->host != nullptr) p.step.header->host[r] = chosen;
+    };
     if (__syncthreads_or(broken)) {
-        if (threadIdx.x == 0) p.sampled[r] = {NONE, not_a_number()};
+        if (threadIdx.x == 0) give({NONE, not_a_number()});
         return;
     }
     top = block_reduce(top, s.floats, larger);
@@ -347,6 +352,6 @@ extern "C" __global__ void __launch_bounds__(1024, 1) sample(const __grid_consta
     if (draw.temperature > 0.0f && best >> 32 != MASKED) token = choose(s, keys, vocab, token, draw);
     if (threadIdx.x != 0) return;
     // A mask that allows nothing is refused before it comes here.
-    if (best >> 32 == MASKED) p.sampled[r] = {NONE, not_a_number()};
-    else p.sampled[r] = {token, fmaxf(raw[token], -LARGEST) - top - logf(sum)};
+    if (best >> 32 == MASKED) give({NONE, not_a_number()});
+    else give({token, fmaxf(raw[token], -LARGEST) - top - logf(sum)});
 }

@@ -82,12 +82,12 @@ impl Layout {
     }
 
     /// Writes a step's inputs, which have been checked and fit; `areas` are the pending areas of each segment, to read and
-    /// to write. Returns how many bytes from the front are in use.
-    pub(crate) fn write(&self, inputs: &StepInputs, areas: &[Areas], bytes: &mut [u8]) -> usize {
+    /// to write, and `host` is where tokens are put for the host. Returns how many bytes from the front are in use.
+    pub(crate) fn write(&self, inputs: &StepInputs, areas: &[Areas], host: Address, bytes: &mut [u8]) -> usize {
         let mut out = Writer { bytes, end: 0 };
         let tiles = inputs.segments.iter().map(|s| s.rows.len().div_ceil(TILE_ROWS)).sum::<usize>();
         let counts = [inputs.tokens.len(), inputs.logit_rows.len(), inputs.segments.len(), tiles];
-        out.words(0, counts.map(|n| n as u32));
+        out.words(0, counts.map(|n| n as u32).into_iter().chain([host as u32, (host >> 32) as u32]));
         out.words(self.tokens, inputs.tokens.iter().copied());
         let mut carried = inputs.carried.iter().peekable();
         let from =
@@ -211,9 +211,9 @@ mod tests {
     fn every_array_is_where_the_kernels_look() {
         let layout = Layout::new(BUCKET, Capacity::first(BUCKET));
         let mut bytes = vec![0xee; layout.bytes()];
-        let used = layout.write(&inputs(), &AREAS, &mut bytes);
+        let used = layout.write(&inputs(), &AREAS, 7 << 32 | 5, &mut bytes);
         let step = layout.step(0);
-        assert_eq!(read(&bytes, step.header, 4), [18, 2, 2, 3]);
+        assert_eq!(read(&bytes, step.header, 6), [18, 2, 2, 3, 5, 7]);
         assert_eq!(read(&bytes, step.tokens, 18), (100..118).collect::<Vec<_>>());
         assert_eq!(read(&bytes, step.carried, 18), [[NONE; 17].as_slice(), &[1]].concat());
         assert_eq!(read(&bytes, step.positions, 6), [0, 50, 90, 1, 51, 91]);
@@ -244,7 +244,7 @@ mod tests {
         assert_eq!((needed.adjust, needed.masks), (3, 3));
         let layout = Layout::new(BUCKET, Capacity::first(BUCKET).grown(needed));
         let mut bytes = vec![0xee; layout.bytes()];
-        let used = layout.write(&inputs, &AREAS, &mut bytes);
+        let used = layout.write(&inputs, &AREAS, 0, &mut bytes);
         let step = layout.step(0);
         let bits = f32::to_bits;
         let uniform = 0.1f64.to_bits();

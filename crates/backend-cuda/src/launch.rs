@@ -4,7 +4,8 @@
 
 use crate::Arch;
 use crate::params::{
-    Address, BLOCK_ROWS, Codes, GROUP, MAX_PARTS, Prepared, SAMPLE_SHARE, TENS_ROWS, TILE_ROWS, kv_format, wanted,
+    Address, BLOCK_ROWS, Codes, GROUP, INPUT_UNITS, MAX_PARTS, Prepared, SAMPLE_SHARE, TENS_ROWS, TILE_ROWS, kv_format,
+    wanted,
 };
 use crate::stream::Stream;
 use crate::tens::Tens;
@@ -38,9 +39,17 @@ fn launch(kernel: impl Into<String>, grid: [usize; 3], threads: usize) -> Launch
     }
 }
 
-/// `embed` for up to `rows` rows.
-pub(crate) fn embed(rows: usize) -> Launch {
-    launch("embed", [rows, 1, 1], THREADS)
+/// The kernel that brings a step's inputs.
+pub(crate) const INPUTS: &str = "inputs";
+
+/// `inputs` for so many units, one a thread; `None` where they are more than a launch has room for.
+pub(crate) fn inputs(units: usize) -> Option<Launch> {
+    (units <= INPUT_UNITS).then(|| launch(INPUTS, [1; 3], units.next_multiple_of(32)))
+}
+
+/// `embed` for up to `rows` rows: four columns a thread.
+pub(crate) fn embed(rows: usize, cols: usize) -> Launch {
+    launch("embed", [rows, cols.div_ceil(4 * THREADS), 1], THREADS)
 }
 
 /// `pack`: four values a thread.
@@ -364,6 +373,11 @@ pub(crate) fn convolves(parts: &[Shape], product: &Product) -> bool {
         && Stream::of(product).is_some_and(|s| s.tile == 1)
 }
 
+/// Whether a product of these parts takes its norm as sums of squares beside its rounded input, from whoever made that.
+pub(crate) fn takes_squares(parts: &[Shape], product: &Product) -> bool {
+    product.cols.is_multiple_of(GROUP) && parts.iter().all(|part| Kind::of(*part, product) == Kind::Stream)
+}
+
 /// Blocks that hold a group of results.
 pub(crate) const ROUNDING_CLUSTER: u32 = (GROUP / BLOCK_ROWS) as u32;
 
@@ -440,7 +454,7 @@ fn attention_tile_shared(dim: usize) -> usize {
 const FEW_SPLITS: usize = 1024;
 
 /// At least the bytes of shared memory that `attention_one_*` declare.
-const ONE_DECLARES: usize = 14 << 10;
+const ONE_DECLARES: usize = 17 << 10;
 
 /// Shape of an attention op in a plan.
 #[derive(Debug, Clone, Copy)]
@@ -527,7 +541,8 @@ pub(crate) fn attention(shape: AttentionShape) -> Result<AttentionLaunches, OpEr
         ..launch(
             format!("attention_one_{suffix}"),
             [1, heads, splits.min(multiprocessors as usize / heads)],
-            32 * SPLIT_PAGES,
+            // Two warps a page where a lane has a pair of dimensions for each.
+            32 * SPLIT_PAGES * if lane >= 4 { 2 } else { 1 },
         )
     });
     if one.is_some() {

@@ -179,6 +179,11 @@ impl Pinned {
         Ok(Pinned { device: device.clone(), start, bytes })
     }
 
+    /// Where it begins, for the host and for the device, which have one space of addresses.
+    pub(crate) fn address(&self) -> Address {
+        self.start as Address
+    }
+
     /// Its bytes.
     pub(crate) fn bytes(&self) -> &[u8] {
         // SAFETY: allocated and zeroed with that length; the device writes only while the owner waits for it.

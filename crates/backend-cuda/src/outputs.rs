@@ -2,8 +2,7 @@
 
 use crate::driver::{Device, During};
 use crate::memory::{Buffer, Pinned};
-use crate::params;
-use cudarc::driver::result;
+use crate::params::{self, Address};
 use cudarc::driver::sys;
 use onebit_ops::{Op, OpError, Placement, Program, Rows, Sampled, StepInputs, StepOutput};
 
@@ -62,30 +61,22 @@ impl Results {
         self.sampled_at + self.sampled * size_of::<params::Sampled>()
     }
 
-    /// Copies them from the temporaries and from the cache's tokens, in the order of the stream. The host's memory must
-    /// stay until the device is past the copies.
+    /// Where the step itself puts the tokens that it chooses; 0 where it chooses none.
+    pub(crate) fn tokens_at(&self, host: &Pinned) -> Address {
+        if self.sampled == 0 { 0 } else { host.address() + self.sampled_at as Address }
+    }
+
+    /// Copies the rectangles from the temporaries, in the order of the stream. The host's memory must stay until the device is
+    /// past the copies.
     ///
     /// # Errors
     /// [`OpError::Device`].
-    pub(crate) fn copy(
-        &self,
-        device: &Device,
-        arena: &Buffer,
-        sampled: &Buffer,
-        host: &mut Pinned,
-    ) -> Result<(), OpError> {
+    pub(crate) fn copy(&self, device: &Device, arena: &Buffer, host: &mut Pinned) -> Result<(), OpError> {
         let what = "copying a step's results";
         for rectangle in self.rectangles.iter().filter(|r| r.rows > 0 && r.cols > 0) {
             let copy = rectangle.descriptor(arena, host.bytes_mut());
             // SAFETY: source and target were cut to the copied rectangle.
             unsafe { sys::cuMemcpy2DAsync_v2(&raw const copy, device.stream.cu_stream()) }.result().during(what)?;
-        }
-        if self.sampled > 0 {
-            let bytes = self.bytes();
-            let target = &mut host.bytes_mut()[self.sampled_at..bytes];
-            let source = sampled.at(0, target.len());
-            // SAFETY: both were cut to the copied length.
-            unsafe { result::memcpy_dtoh_async(target, source, device.stream.cu_stream()) }.during(what)?;
         }
         Ok(())
     }

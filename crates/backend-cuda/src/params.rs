@@ -92,6 +92,27 @@ pub(crate) struct StepHeader {
     pub logits: u32,
     pub segments: u32,
     pub tiles: u32,
+    /// Memory of the host where the tokens that the step chooses are put as well; or 0.
+    pub host: Address,
+}
+
+/// Units of 16 bytes that [`InputsParams`] have room for.
+pub(crate) const INPUT_UNITS: usize = 240;
+
+/// Of `inputs`: a step's inputs by value, and where they go.
+#[repr(C, align(16))]
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct InputsParams {
+    pub to: Address,
+    pub units: u32,
+    pub reserved: u32,
+    pub data: [[u8; 16]; INPUT_UNITS],
+}
+
+impl Default for InputsParams {
+    fn default() -> Self {
+        InputsParams { to: 0, units: 0, reserved: 0, data: [[0; 16]; INPUT_UNITS] }
+    }
 }
 
 /// The rows of one sequence.
@@ -281,6 +302,8 @@ pub(crate) struct EmbedParams {
     pub cols: u32,
     pub part_count: u32,
     pub parts: [Part; MAX_PARTS],
+    /// What makes the rows, which are whole groups then, the next product's input, but for their norm; or nothing is wanted.
+    pub next: PrepareParams,
 }
 
 /// Of `add`, `swiglu` (a: gate, b: up), `sigmoid_mul` (a: x, b: gate) and `pack` (a alone).
@@ -613,7 +636,8 @@ pub(crate) struct Conv2dParams {
 // The same numbers stand in `params.cuh`.
 const _: () = {
     use std::mem::size_of;
-    assert!(size_of::<StepHeader>() == 16);
+    assert!(size_of::<StepHeader>() == 24);
+    assert!(size_of::<InputsParams>() == 3856);
     assert!(size_of::<Segment>() == 36);
     assert!(size_of::<Tile>() == 8);
     assert!(size_of::<Draw>() == 40);
@@ -624,7 +648,7 @@ const _: () = {
     assert!(size_of::<Residual>() == 8);
     assert!(size_of::<Part>() == 88);
     assert!(size_of::<Prepared>() == 104);
-    assert!(size_of::<EmbedParams>() == 824);
+    assert!(size_of::<EmbedParams>() == 1008);
     assert!(size_of::<PointwiseParams>() == 72);
     assert!(size_of::<SelectRowsParams>() == 136);
     assert!(size_of::<NormParams>() == 80);

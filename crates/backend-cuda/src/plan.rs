@@ -1,17 +1,19 @@
 //! A compiled program: its memory, its launches, and the graph that they were captured in.
 //!
-//! A step is one copy of its inputs, one of each named value, one graph, and one copy for each output, all in the order of the
-//! backend's stream.
+//! A step is its inputs, a copy of each named value, one graph, and a copy for each output, all in the order of the backend's
+//! stream. Inputs that are small come as parameters of a launch, and the tokens that a step chooses it writes to the host's
+//! memory by itself: a copy between two graphs keeps the device waiting for some microseconds.
 //! Launches are for the plan's largest step; the kernels find in the inputs how much of it is wanted.
 
 use crate::cache::{Held, Memory};
 use crate::driver::{Device, During, NAME, fault};
 use crate::inputs::Layout;
+use crate::launch;
 use crate::memory::{Buffer, Pinned};
 use crate::module::Kernels;
 use crate::ops::{self, Call, Frame};
 use crate::outputs::Results;
-use crate::params::Address;
+use crate::params::{Address, InputsParams};
 use cudarc::driver::sys::{self, CUevent_flags, CUgraphInstantiate_flags, CUstreamCaptureMode};
 use cudarc::driver::{CudaEvent, CudaGraph, CudaStream, result};
 use onebit_ops::{
@@ -182,6 +184,7 @@ impl CudaPlan {
         };
         let calls = ops::launches(&self.program, &frame)?;
         // Every kernel is found and loaded before a capture begins: loading may wait for the device.
+        self.kernels.get(launch::INPUTS, 0)?;
         for call in calls.iter().flatten() {
             self.kernels.get(&call.launch.kernel, call.launch.shared)?;
         }
@@ -258,9 +261,11 @@ impl CudaPlan {
         let mut work = lock(&self.work);
         self.make_room(&mut work, memory, held.areas(), inputs)?;
         let areas = held.ledger.submit(&self.program, inputs);
+        let results = Results::of(&self.program, &self.placements, inputs);
+        let mut host = self.pinned(results.bytes())?;
         let mut stage = self.pinned(work.layout.bytes())?;
-        let used = work.layout.write(inputs, &areas, stage.bytes_mut());
-        work.inputs.write(0, &stage, 0..used)?;
+        let used = work.layout.write(inputs, &areas, results.tokens_at(&host), stage.bytes_mut());
+        self.bring_inputs(&work.inputs, &stage, used)?;
         let values = self.bring_values(inputs)?;
         let times = match &work.launched {
             Launched::Graph(graph) => {
@@ -269,12 +274,19 @@ impl CudaPlan {
             }
             Launched::Profiled(calls) => self.run_profiled(calls)?,
         };
-        let results = Results::of(&self.program, &self.placements, inputs);
-        let mut host = self.pinned(results.bytes())?;
-        results.copy(&self.device, &self.arena, memory.sampled(), &mut host)?;
+        results.copy(&self.device, &self.arena, &mut host)?;
         let done = self.device.context.new_event(None).during("creating an event")?;
         done.record(&self.device.stream).during("recording an event")?;
         Ok(UnderWay { plan: self.clone(), done, inputs: stage, values, host, results, times })
+    }
+
+    /// Brings the first `used` bytes of a step's inputs to the device.
+    fn bring_inputs(&self, to: &Buffer, stage: &Pinned, used: usize) -> Result<(), OpError> {
+        let units = used.div_ceil(16);
+        let Some(launch) = launch::inputs(units) else { return to.write(0, stage, 0..used) };
+        let mut params = InputsParams { to: to.at(0, 16 * units), units: units as u32, ..InputsParams::default() };
+        params.data.as_flattened_mut()[..used].copy_from_slice(&stage.bytes()[..used]);
+        self.launch(&Call { launch, params: Box::new(params) }, &self.device.stream, false)
     }
 
     /// Copies the named values to the temporaries of their inputs. The host's memory must stay until the step is done.

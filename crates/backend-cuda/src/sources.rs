@@ -60,6 +60,7 @@ pub(crate) static MODULES: &[File] = &files![
     "full_attention.cu",
     "full_attention_halves.cu",
     "image.cu",
+    "inputs.cu",
     "linear_affine.cu",
     "linear_batch.cu",
     "linear_bits1.cu",

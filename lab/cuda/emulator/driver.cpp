@@ -51,7 +51,7 @@ struct Launch {
     const Function* function;
     uint3 grid;
     unsigned threads;
-    char params[2048];
+    alignas(16) char params[4096];
 
     void run() const { emulator::launch(function->name.c_str(), function->kernel, grid, threads, params); }
 };
@@ -68,7 +68,7 @@ struct Graph {
 std::map<std::string, Function> functions;
 
 // A structure whose size only the kernel knows: as many bytes as can be read.
-void copy_params(char (&to)[2048], const void* from) {
+void copy_params(char (&to)[4096], const void* from) {
     const iovec local = {to, sizeof(to)};
     size_t left = sizeof(to);
     const uintptr_t at = reinterpret_cast<uintptr_t>(from);
@@ -224,6 +224,10 @@ Code cuMemsetD8Async(uintptr_t at, unsigned char value, size_t bytes, Stream*) {
     const std::lock_guard guard(lock);
     thaw(reinterpret_cast<void*>(at));
     std::memset(reinterpret_cast<void*>(at), value, bytes);
+    return FINE;
+}
+Code cuMemsetD32_v2(uintptr_t at, unsigned value, size_t count) {
+    std::fill_n(reinterpret_cast<unsigned*>(at), count, value);
     return FINE;
 }
 Code cuMemsetD8_v2(uintptr_t at, unsigned char value, size_t bytes) { return cuMemsetD8Async(at, value, bytes, nullptr); }

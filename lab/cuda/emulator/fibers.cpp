@@ -73,7 +73,7 @@ emulator_switch:
 
 // Every kernel takes one structure by value, in memory: a larger one in its place lies where the kernel looks.
 struct Largest {
-    char bytes[2048];
+    char bytes[4096];
 };
 
 void body() {

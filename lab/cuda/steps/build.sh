@@ -16,6 +16,6 @@ for name in steps tens; do
 done
 machine_code tens "$here"
 for name in linear_quads linear_stream prepare conv delta attention_f16 attention_q8 attention_combine sample embed pointwise \
-    linear_bits1 linear_bits2 linear_batch linear_wide linear_group; do
+    inputs linear_bits1 linear_bits2 linear_batch linear_wide linear_group; do
     machine_code "$name" "$kernels"
 done

@@ -123,8 +123,9 @@ void time_attention(const char* model, u32 heads, u32 kv_heads, u32 dim, u32 pas
 // `attention_one` as the backend launches it, for a plan of so many splits.
 Shape attention_one(const std::string& format, u32 heads, u32 dim, u32 planned, AttentionParams& p) {
     const u32 bytes = 4 * 64 * (format == "q8" ? dim / 32 * 34 : 2 * dim);
-    p.staged = std::min((227 * 1024 - 14 * 1024) / bytes, 2u);
-    return {"attention_one_" + format + "_d" + std::to_string(dim), {1, heads, std::min(planned, 132 / heads)}, 128, p.staged * bytes, 1};
+    p.staged = std::min((227 * 1024 - 17 * 1024) / bytes, 2u);
+    const u32 threads = 128 * number("PAGE_WARPS", dim > 64 ? 2 : 1);
+    return {"attention_one_" + format + "_d" + std::to_string(dim), {1, heads, std::min(planned, 132 / heads)}, threads, p.staged * bytes, 1};
 }
 
 // Attention as one kernel against several.
@@ -234,7 +235,12 @@ void time_others() {
             p.out_stride = channels;
             launch(Shape{"conv_silu", {channels / 128, 1, 1}, 128, 0, 1}, p, i == 0);
         });
-        line("gated_delta 48 heads", 4 * layers, [&](u32 i) {
+        Input in(6144);
+        PrepareParams rounded = preparation(in, 6144, true);
+        rounded.input = INPUT_GATED_NORM;
+        rounded.x = view(y, 6144, 48, 128);
+        rounded.gate = view(x + 10240 * 4, 16480, 1, 6144);
+        const auto params = [&](u32 i) {
             DeltaParams p;
             std::memset(&p, 0, sizeof(p));
             p.step = step;
@@ -249,7 +255,13 @@ void time_others() {
             p.slot_stride = floats_of_layer * layers;
             p.out_stride = 6144;
             p.eps = 1e-6f;
-            launch(Shape{"gated_delta_k128", {4, heads, 1}, 128, 0, 1}, p, i == 0);
+            return p;
+        };
+        const Shape rule = {"gated_delta_k128", {4, heads, 1}, 128, 0, 1};
+        line("gated_delta 48 heads", 4 * layers, [&](u32 i) { launch(rule, params(i), i == 0); });
+        line("gated_delta 48 heads, prepare", 4 * layers, [&](u32 i) {
+            launch(rule, params(i), i == 0);
+            launch(prepare(6144), rounded);
         });
     }
     time_attention("27b", 24, 4, 256, 70, 16);

@@ -13,6 +13,8 @@
 #include <string>
 #include <vector>
 
+// Vectors of the device, whose sizes alone matter here.
+#include <vector_types.h>
 #define static_assert(...) static_assert(true, "")
 #include "params.cuh"
 #undef static_assert
@@ -144,14 +146,20 @@ void launch(const Shape& s, P params, bool first = false) {
     CALL(cuLaunchKernelEx, &c, kernel(s.name), list, nullptr);
 }
 
-// Microseconds of one replay.
-double replay(const std::function<void()>& record, int times = 11) {
+CUgraphExec captured(const std::function<void()>& record) {
     CUgraph graph;
     CUgraphExec exec;
     CALL(cuStreamBeginCapture, stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
     record();
     CALL(cuStreamEndCapture, stream, &graph);
     CALL(cuGraphInstantiateWithFlags, &exec, graph, 0);
+    CALL(cuGraphDestroy, graph);
+    return exec;
+}
+
+// Microseconds of one replay.
+double replay(const std::function<void()>& record, int times = 11) {
+    const CUgraphExec exec = captured(record);
     std::vector<double> all;
     CUevent a, b;
     CALL(cuEventCreate, &a, 0);
@@ -166,9 +174,55 @@ double replay(const std::function<void()>& record, int times = 11) {
         if (i >= 2) all.push_back(ms * 1e3);
     }
     CALL(cuGraphExecDestroy, exec);
-    CALL(cuGraphDestroy, graph);
     std::sort(all.begin(), all.end());
     return all[all.size() / 2];
+}
+
+// What stands between two graphs.
+enum Between { NOTHING, COPIES, PARAMETERS };
+
+// Microseconds of a step by the clock where one is always ordered ahead, as the engine does, with inputs and tokens that are
+// copied, or with inputs as parameters of a launch. What that takes is the difference to nothing between the graphs.
+double in_a_row(const std::function<void()>& record, Between between, int steps = 200) {
+    const CUgraphExec exec = captured(record);
+    const size_t bytes = 4096;
+    const Bytes inputs = allocate(bytes), tokens = allocate(64);
+    void* host[2][2];
+    CUevent done[2];
+    for (int k = 0; k < 2; ++k) {
+        CALL(cuMemHostAlloc, &host[k][0], bytes, 0);
+        CALL(cuMemHostAlloc, &host[k][1], 64, 0);
+        CALL(cuEventCreate, &done[k], CU_EVENT_DISABLE_TIMING);
+    }
+    const auto submit = [&](int k) {
+        if (between == COPIES) CALL(cuMemcpyHtoDAsync, inputs, host[k][0], bytes, stream);
+        if (between == PARAMETERS) {
+            InputsParams p = {};
+            p.to = pointer<uint4>(inputs);
+            p.units = 24;
+            launch(Shape{"inputs", {1, 1, 1}, 24, 0, 1}, p, true);
+        }
+        CALL(cuGraphLaunch, exec, stream);
+        if (between == COPIES) CALL(cuMemcpyDtoHAsync, host[k][1], tokens, 8, stream);
+        CALL(cuEventRecord, done[k], stream);
+    };
+    const auto query = symbol<decltype(cuEventQuery)>("cuEventQuery");
+    auto begin = std::chrono::steady_clock::now();
+    constexpr int WARM = 10;
+    submit(0);
+    for (int i = 1; i <= WARM + steps; ++i) {
+        submit(i % 2);
+        while (query(done[(i - 1) % 2]) == CUDA_ERROR_NOT_READY) {}
+        if (i == WARM) begin = std::chrono::steady_clock::now();
+    }
+    const double us = std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin).count() / steps;
+    CALL(cuStreamSynchronize, stream);
+    CALL(cuGraphExecDestroy, exec);
+    for (int k = 0; k < 2; ++k) {
+        CALL(cuEventDestroy, done[k]);
+        for (void* at : host[k]) CALL(cuMemFreeHost, at);
+    }
+    return us;
 }
 
 // ---- products ------------------------------------------------------------------------------------------------------
@@ -177,6 +231,12 @@ double replay(const std::function<void()>& record, int times = 11) {
 u32 number(const char* name, u32 otherwise) {
     const char* text = std::getenv(name);
     return text == nullptr ? otherwise : u32(std::atoi(text));
+}
+
+// Tokens of context: those, or the one that is asked for.
+std::vector<u32> pasts(std::vector<u32> usual) {
+    const u32 one = number("PAST", 0);
+    return one > 0 ? std::vector<u32>{one} : usual;
 }
 
 u32 slices(u32 cols) { return (cols + 127) / 128 >= 48 ? 16 : 8; }
@@ -274,7 +334,10 @@ Shape streamed(const Matrix& w, u32 m, bool rounds) {
 }
 
 void multiply(const Matrix& w, u32 m, bool rounds, const LinearParams& p, bool first = false) {
-    launch(streamed(w, m, rounds), p, first);
+    Shape shape = streamed(w, m, rounds);
+    // Shared memory that it has no use for.
+    shape.shared += 1024 * number(("PAD_" + w.name).c_str(), 0);
+    launch(shape, p, first);
 }
 
 PrepareParams preparation(const Input& in, u32 cols, bool norm) {
@@ -473,11 +536,12 @@ int main(int argc, char** argv) {
     CALL(cuStreamCreate, &stream, CU_STREAM_NON_BLOCKING);
     // What follows the folder: `products` or `step` for these alone.
     for (const char* file : {"linear_quads.cubin", "linear_stream.cubin", "prepare.cubin", "conv.cubin", "delta.cubin",
-                             "attention_f16.cubin", "attention_q8.cubin", "attention_combine.cubin", "sample.cubin", "embed.cubin", "pointwise.cubin"}) {
+                             "attention_f16.cubin", "attention_q8.cubin", "attention_combine.cubin", "sample.cubin", "embed.cubin", "pointwise.cubin", "inputs.cubin"}) {
         load(file);
     }
     count_of_rows = allocate(64);
-    {
+    set_rows(1);
+    if (number("CHECKS", 1) == 1) {
         for (u32 m : {1u, 2u, 4u}) {
             compare(Matrix("qkv", 4096 + 96, 2048, false, 1), m);
             compare(Matrix("down", 1280, 17408, false, 1), m);
@@ -486,6 +550,7 @@ int main(int argc, char** argv) {
         }
     }
     for (bool q8 : {false, true}) {
+        if (number("CHECKS", 1) == 0) break;
         for (u32 past : {0u, 63u, 64u, 255u, 600u, 3000u}) {
             for (u32 planned : {1u, 12u}) {
                 check_attention(24, 4, 256, past, planned, q8);
@@ -505,14 +570,15 @@ int main(int argc, char** argv) {
         }
         return 0;
     }
-    if (part == "all") time_others();
+    if (part == "all" || part == "others") time_others();
+    if (part == "others") return 0;
     if (wanted("27b")) {
         Model m{"27b", 64, {}, Matrix("head", 248320, 5120, false, 3)};
         m.weights.emplace_back("in", 16480, 5120, false, 64);
         m.weights.emplace_back("out", 5120, 6144, false, 64);
         m.weights.emplace_back("gate_up", 17408, 5120, true, 64);
         m.weights.emplace_back("down", 5120, 17408, false, 64);
-        for (u32 past : {70u, 600u, 2000u, 32700u}) time_step(m, {5120, 24, 4, 256, past, 4, true});
+        for (u32 past : pasts({70, 600, 2000, 32700})) time_step(m, {5120, 24, 4, 256, past, 4, true});
         if (part != "step") time_products(m);
     }
     if (wanted("8b")) {
@@ -521,7 +587,7 @@ int main(int argc, char** argv) {
         m.weights.emplace_back("o", 4096, 4096, false, 36);
         m.weights.emplace_back("gate_up", 12288, 4096, true, 36);
         m.weights.emplace_back("down", 4096, 12288, false, 36);
-        for (u32 past : {70u, 600u}) time_step(m, {4096, 32, 8, 128, past, 1, false});
+        for (u32 past : pasts({70, 600})) time_step(m, {4096, 32, 8, 128, past, 1, false});
         if (part != "step") time_products(m);
     }
     if (wanted("1.7b")) {
@@ -530,7 +596,7 @@ int main(int argc, char** argv) {
         m.weights.emplace_back("o", 2048, 2048, false, 28);
         m.weights.emplace_back("gate_up", 6144, 2048, true, 28);
         m.weights.emplace_back("down", 2048, 6144, false, 28);
-        for (u32 past : {70u, 600u}) time_step(m, {2048, 16, 8, 128, past, 1, false});
+        for (u32 past : pasts({70, 600})) time_step(m, {2048, 16, 8, 128, past, 1, false});
         if (part != "step") time_products(m);
     }
     return 0;

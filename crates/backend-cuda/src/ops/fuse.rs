@@ -3,11 +3,11 @@
 
 use super::attention::Attention;
 use super::linear::{Linear, Place};
-use super::{Call, Frame, attention, calls, linear, recurrent};
-use crate::launch;
+use super::{Call, Frame, attention, calls, linear, recurrent, simple};
+use crate::launch::{self, Product};
 use crate::params::{self, Address, GROUP, PrepareParams};
-use crate::weight::resident;
-use onebit_ops::{Epilogue, Op, OpError, Program, Tensor, View};
+use crate::weight::{Resident, resident};
+use onebit_ops::{Epilogue, Norm, Op, OpError, Program, Tensor, View};
 
 /// The launches of every op, in order; none for an op that a later one does with its own.
 ///
@@ -35,6 +35,11 @@ pub(crate) fn launches(program: &Program, frame: &Frame<'_>) -> Result<Vec<Vec<C
             }
             Op::ConvSilu { .. } if std::mem::take(&mut convolved) => (0, Vec::new()),
             Op::SelectRows { .. } if std::mem::take(&mut selected) => (0, Vec::new()),
+            Op::Embed { table, out } => {
+                let next = fuse.rounds_rows(*out, ops.get(at + 1), place.half)?;
+                place.given = next.map(|next| next.out);
+                (0, simple::embed(frame, table, *out, next)?)
+            }
             Op::GatedDelta { .. } => {
                 let made = fuse.gates(&ops[..at], op);
                 (usize::from(made), fuse.delta(made.then(|| &ops[at - 1]), op)?)
@@ -142,17 +147,51 @@ impl Fuse<'_> {
         if !launch::rounds(&parts[0].shapes, &product, &parts[1].shapes, &after) {
             return Ok(None);
         }
-        let (mut prepared, end) = linear::prepared(self.frame.half(half), parts[1], &after);
         let large = *epilogue == Epilogue::SwiGlu;
         let Some(norm) = norm else {
             let kept = self.readers[op.out.0 as usize] > 1;
+            let (prepared, _) = linear::prepared(self.frame.half(half), parts[1], &after);
             return Ok(Some(linear::Next { x: prepared, gain: 0, kept, large }));
         };
+        let x = self.to_be_normed(op.out, norm, parts[1], &after, half);
+        Ok(Some(linear::Next { x, gain: self.frame.vector(&norm.gain)?, kept: true, large }))
+    }
+
+    /// The input of a product as whoever makes `x` leaves it: rounded before the norm, with sums of squares.
+    fn to_be_normed(
+        &self,
+        x: Tensor,
+        norm: &Norm,
+        weight: &Resident,
+        product: &Product,
+        half: usize,
+    ) -> params::Prepared {
+        let (mut prepared, end) = linear::prepared(self.frame.half(half), weight, product);
         prepared.squares = self.frame.half(half) + end as Address;
-        prepared.raw = self.frame.place(op.out);
-        prepared.raw_stride = self.frame.cols(op.out);
+        prepared.raw = self.frame.place(x);
+        prepared.raw_stride = self.frame.cols(x);
         prepared.eps = norm.eps;
-        Ok(Some(linear::Next { x: prepared, gain: self.frame.vector(&norm.gain)?, kept: true, large }))
+        prepared
+    }
+
+    /// Rows of a table that the op behind, a product with a norm, reads: what makes them its input.
+    fn rounds_rows(&self, out: Tensor, next: Option<&Op>, half: usize) -> Result<Option<PrepareParams>, OpError> {
+        let Some(Op::Linear { x, norm: Some(norm), weight, activations, epilogue, .. }) = next else { return Ok(None) };
+        let device = self.frame.device;
+        let weight_parts = resident(weight, device)?;
+        let product = linear::product(self.frame.bucket.rows, weight, weight_parts, *activations, *epilogue, device);
+        let whole = x.tensor == out && x.offset == 0 && x.is_contiguous() && x.cols() == self.frame.info(out).cols;
+        if !whole || !launch::takes_squares(&weight_parts.shapes, &product) {
+            return Ok(None);
+        }
+        Ok(Some(PrepareParams {
+            gain: self.frame.vector(&norm.gain)?,
+            out: self.to_be_normed(out, norm, weight_parts, &product, half),
+            eps: norm.eps,
+            wanted: launch::prepared_kinds(&weight_parts.shapes, &product),
+            input: params::input::NORM,
+            ..PrepareParams::default()
+        }))
     }
 
     /// A convolution behind a product of one row that the product can do.

@@ -160,7 +160,7 @@ pub(crate) fn counters(program: &Program) -> usize {
 /// Foreign handles and shapes that no kernel runs.
 fn calls(op: &Op, frame: &Frame<'_>) -> Result<Vec<Call>, OpError> {
     match op {
-        Op::Embed { table, out } => simple::embed(frame, table, *out),
+        Op::Embed { .. } => unreachable!("with its neighbours: see `fuse`"),
         Op::RmsNorm { x, norm, out } => simple::norm(frame, "rms_norm", *x, None, norm, *out),
         Op::GatedNorm { x, z, norm, out } => simple::norm(frame, "gated_norm", *x, Some(*z), norm, *out),
         Op::Linear { .. } => unreachable!("with its neighbours: see `fuse`"),

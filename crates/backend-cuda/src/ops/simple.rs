@@ -3,8 +3,8 @@
 use super::{Call, Frame};
 use crate::launch;
 use crate::params::{
-    Address, DeltaGatesParams, EmbedParams, MAX_PARTS, NormParams, Part, PointwiseParams, RopeParams, SAMPLE_SHARE,
-    SAMPLE_SHARE_BYTES, SampleParams, SelectRowsParams,
+    Address, DeltaGatesParams, EmbedParams, MAX_PARTS, NormParams, Part, PointwiseParams, PrepareParams, RopeParams,
+    SAMPLE_SHARE, SAMPLE_SHARE_BYTES, SampleParams, SelectRowsParams,
 };
 use crate::weight::resident;
 use onebit_ops::{Norm, OpError, RopeTable, Tensor, Vector, View, Weight};
@@ -34,7 +34,13 @@ pub(super) fn parts_list(parts: &[Part]) -> [Part; MAX_PARTS] {
     std::array::from_fn(|i| parts.get(i).copied().unwrap_or(none))
 }
 
-pub(super) fn embed(frame: &Frame<'_>, table: &Weight, out: Tensor) -> Result<Vec<Call>, OpError> {
+/// `next`: what makes the rows the input of a product at once.
+pub(super) fn embed(
+    frame: &Frame<'_>,
+    table: &Weight,
+    out: Tensor,
+    next: Option<PrepareParams>,
+) -> Result<Vec<Call>, OpError> {
     let parts = &resident(table, frame.device)?.parts;
     if parts.len() > MAX_PARTS {
         return Err(OpError::Shape {
@@ -51,8 +57,9 @@ pub(super) fn embed(frame: &Frame<'_>, table: &Weight, out: Tensor) -> Result<Ve
         cols: frame.cols(out),
         part_count: parts.len() as u32,
         parts: parts_list(parts),
+        next: next.unwrap_or_default(),
     };
-    Ok(vec![Call::new(launch::embed(frame.bucket.rows), params)])
+    Ok(vec![Call::new(launch::embed(frame.bucket.rows, table.cols()), params)])
 }
 
 pub(super) fn norm(

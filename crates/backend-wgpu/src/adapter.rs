@@ -164,6 +164,8 @@ pub(crate) struct Abilities {
     pub slices: u32,
     /// Products of four bytes are an instruction.
     pub dot_products: bool,
+    /// Workgroups of a dispatch can see what others of it have stored.
+    pub coherent: bool,
     /// The device's own clock can be read, before and after each pass.
     pub timestamps: bool,
 }
@@ -213,7 +215,8 @@ impl Device {
         let limits = Limits { max_storage_buffers_per_shader_stage: 8, ..limits };
         let request = wgpu::DeviceDescriptor {
             label: None,
-            required_features: adapter.features() & (Features::TIMESTAMP_QUERY | Features::PIPELINE_CACHE),
+            required_features: adapter.features()
+                & (Features::TIMESTAMP_QUERY | Features::PIPELINE_CACHE | Features::MEMORY_DECORATION_COHERENT),
             required_limits: limits,
             experimental_features: wgpu::ExperimentalFeatures::disabled(),
             memory_hints: wgpu::MemoryHints::MemoryUsage,
@@ -243,6 +246,7 @@ impl Device {
             // Never more than there are threads for.
             slices: tuning.slices.unwrap_or(SLICES[usize::from(found.api != "Metal")]).min(threads / 32),
             dot_products: found.api != "Metal",
+            coherent: device.features().contains(Features::MEMORY_DECORATION_COHERENT),
             timestamps: device.features().contains(Features::TIMESTAMP_QUERY),
         };
         Ok(Device { device, queue, found, abilities, fault: kept, lost })

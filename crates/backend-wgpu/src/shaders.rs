@@ -46,7 +46,10 @@ const LINEAR_STORE: &str = include_str!("../shaders/linear_store.wgsl");
 const CONV_ONE: &str = include_str!("../shaders/conv_one.wgsl");
 const LINEAR_PACKED: &str = include_str!("../shaders/linear_packed.wgsl");
 const LINEAR_PREPARED: &str = include_str!("../shaders/linear_prepared.wgsl");
+const LINEAR_PLAIN: &str = include_str!("../shaders/linear_plain.wgsl");
+const LINEAR_AHEAD: &str = include_str!("../shaders/linear_ahead.wgsl");
 const ROUNDING: &str = include_str!("../shaders/rounding.wgsl");
+const FINISH: &str = include_str!("../shaders/rounding_finish.wgsl");
 const ATTENTION_CORE: &str = include_str!("../shaders/attention_core.wgsl");
 const DELTA_RULE: &str = include_str!("../shaders/delta_rule.wgsl");
 const DELTA_INPUTS: &str = include_str!("../shaders/delta_inputs.wgsl");
@@ -64,14 +67,16 @@ macro_rules! sources {
 }
 
 sources! {
-    PREPARE "prepare" [ROUNDING, JOIN, include_str!("../shaders/prepare.wgsl")] Read Read Read Write;
-    LINEAR "linear" [ROWS, LINEAR_HEAD, LINEAR_STORE, LINEAR_PREPARED, LINEAR_PACKED, LINEAR_FEW]
+    PREPARE "prepare" [ROUNDING, FINISH, JOIN, include_str!("../shaders/prepare.wgsl")] Read Read Read Write;
+    LINEAR "linear" [ROWS, LINEAR_HEAD, LINEAR_PLAIN, LINEAR_STORE, LINEAR_PREPARED, LINEAR_PACKED, LINEAR_FEW]
         Read Read Read Read Read Write;
-    LINEAR_CONV "linear" [ROWS, LINEAR_HEAD, include_str!("../shaders/linear_conv.wgsl"), CONV_ONE, LINEAR_PREPARED,
-        LINEAR_PACKED, LINEAR_FEW] Read Read Read Read Read Write Read Write;
-    WIDE "linear" [ROWS, LINEAR_HEAD, LINEAR_STORE, LINEAR_PREPARED, LINEAR_PACKED,
+    LINEAR_CONV "linear" [ROWS, LINEAR_HEAD, LINEAR_PLAIN, include_str!("../shaders/linear_conv.wgsl"), CONV_ONE,
+        LINEAR_PREPARED, LINEAR_PACKED, LINEAR_FEW] Read Read Read Read Read Write Read Write;
+    LINEAR_THEN "linear" [ROWS, LINEAR_HEAD, ROUNDING, LINEAR_AHEAD, LINEAR_STORE, LINEAR_PREPARED, LINEAR_PACKED,
+        LINEAR_FEW] Read Read Read Read Read Write Write Read;
+    WIDE "linear" [ROWS, LINEAR_HEAD, LINEAR_PLAIN, LINEAR_STORE, LINEAR_PREPARED, LINEAR_PACKED,
         include_str!("../shaders/linear_wide.wgsl")] Read Read Read Read Read Write;
-    DENSE "linear" [ROWS, LINEAR_HEAD, LINEAR_STORE, include_str!("../shaders/linear_dense.wgsl")]
+    DENSE "linear" [ROWS, LINEAR_HEAD, LINEAR_PLAIN, LINEAR_STORE, include_str!("../shaders/linear_dense.wgsl")]
         Read Read Read Read Read Write;
     EMBED "embed" [include_str!("../shaders/embed.wgsl")] Read Read Read Read Write;
     POINTWISE "pointwise" [ROWS, include_str!("../shaders/pointwise.wgsl")] Read Write;
@@ -81,7 +86,7 @@ sources! {
     GATES "gates" [include_str!("../shaders/gates.wgsl")] Read Read Write;
     CONV "conv" [CONV_ONE, include_str!("../shaders/conv.wgsl")] Read Read Write Write Write;
     DELTA "delta" [DELTA_RULE, DELTA_INPUTS, include_str!("../shaders/delta.wgsl")] Read Read Read Write Write Write;
-    DELTA_ONE "delta_one" [ROUNDING, DELTA_RULE, DELTA_INPUTS, include_str!("../shaders/delta_one.wgsl")]
+    DELTA_ONE "delta_one" [ROUNDING, FINISH, DELTA_RULE, DELTA_INPUTS, include_str!("../shaders/delta_one.wgsl")]
         Read Read Read Read Read Write Write;
     DELTA_MAKE "delta_make" [DELTA_RULE, DELTA_INPUTS, include_str!("../shaders/delta_make.wgsl")] Read Read Read Write;
     DELTA_ROWS "delta_rows" [DELTA_RULE, include_str!("../shaders/delta_rows.wgsl")] Read Read Read Write Write;
@@ -89,7 +94,7 @@ sources! {
     HEADS "heads" [KV, HALF, KV_STORE, include_str!("../shaders/heads.wgsl")] Read Read Read Write Write;
     ATTENTION "attention" [KV, JOIN, ATTENTION_CORE, include_str!("../shaders/attention.wgsl")] Read Read Read Write Write;
     ATTENTION_ONE "attention_one"
-        [KV, HALF, ROUNDING, JOIN, ATTENTION_CORE, include_str!("../shaders/attention_one.wgsl")]
+        [KV, HALF, ROUNDING, FINISH, JOIN, ATTENTION_CORE, include_str!("../shaders/attention_one.wgsl")]
         Read Read Read Write Write Write;
     COMBINE "attention_combine" [JOIN, include_str!("../shaders/attention_combine.wgsl")] Read Read Write;
     SAMPLE_SCAN "sample_scan" [KEYS, include_str!("../shaders/sample_scan.wgsl")] Read Read Write;
@@ -248,18 +253,21 @@ pub(crate) struct Packed {
     pub adds: bool,
     /// Whether it does the convolution behind it: of few rows, to which nothing is added.
     pub convolves: bool,
+    /// What it makes for the product behind it, of one row of integers: a norm or SwiGLU.
+    pub ahead: Option<u32>,
     pub rows: u32,
     pub slices: u32,
 }
 
 impl Packed {
     pub(crate) fn kernel(&self) -> Kernel {
-        let source = match (self.convolves, self.rows) {
-            (true, _) => &LINEAR_CONV,
-            (false, WIDE_ROWS) => &WIDE,
-            (false, _) => &LINEAR,
+        let source = match (self.ahead, self.convolves, self.rows) {
+            (Some(_), ..) => &LINEAR_THEN,
+            (None, true, _) => &LINEAR_CONV,
+            (None, false, WIDE_ROWS) => &WIDE,
+            (None, false, _) => &LINEAR,
         };
-        source.with(&[
+        let mut kernel = source.with(&[
             ("BITS", Value::Number(self.bits)),
             ("GROUP", Value::Number(self.group)),
             ("SCALE", Value::Number(type_number(self.scale))),
@@ -269,7 +277,9 @@ impl Packed {
             ("EPILOGUE", Value::Number(u32::from(self.adds))),
             ("ROWS", Value::Number(self.rows)),
             ("SLICES", Value::Number(self.slices)),
-        ])
+        ]);
+        kernel.constants.extend(self.ahead.map(|input| ("INPUT", Value::Number(input))));
+        kernel
     }
 }
 
@@ -425,10 +435,25 @@ pub fn every() -> Vec<(String, String)> {
                         (ParamType::F16, Some(ParamType::BF16), false),
                     ] {
                         let few = rows != WIDE_ROWS;
-                        for convolves in if few && !adds { vec![false, true] } else { vec![false] } {
-                            let packed =
-                                Packed { bits, group, scale, bias, residuals, integers, adds, convolves, rows, slices };
-                            all.push(packed.kernel());
+                        let packed = |convolves: bool, ahead: Option<u32>| Packed {
+                            bits,
+                            group,
+                            scale,
+                            bias,
+                            residuals,
+                            integers,
+                            adds,
+                            convolves,
+                            ahead,
+                            rows,
+                            slices,
+                        };
+                        all.push(packed(false, None).kernel());
+                        if few && !adds {
+                            all.push(packed(true, None).kernel());
+                        }
+                        if rows == 1 && integers {
+                            all.extend([inputs::NORM, inputs::SWIGLU].map(|ahead| packed(false, Some(ahead)).kernel()));
                         }
                     }
                 }

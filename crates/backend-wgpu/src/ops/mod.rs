@@ -10,6 +10,7 @@ mod simple;
 
 pub(crate) use check::check;
 pub(crate) use fuse::all_calls;
+pub(crate) use linear::COUNTERS;
 
 use crate::adapter::Device;
 use crate::cache::{Areas, Memory};
@@ -127,8 +128,10 @@ pub(crate) struct Frame<'a> {
     pub placements: &'a [Placement],
     /// Temporaries.
     pub arena: &'a Buffer,
-    /// Memory that one op uses for itself.
+    /// Memory that one op uses for itself, or leaves something in for the next.
     pub scratch: &'a Buffer,
+    /// Prepared inputs of products beside that.
+    pub ahead: &'a Buffer,
     /// The step's arrays, and where they lie.
     pub step: &'a Buffer,
     pub layout: &'a Layout,
@@ -213,6 +216,19 @@ fn stretch(view: View) -> View {
 fn blocks(frame: &Frame<'_>, view: View) -> [u32; 8] {
     let first = frame.place(view.tensor) + view.offset as u32;
     [first, frame.cols(view.tensor), view.heads as u32, view.dim as u32, view.stride as u32, 0, 0, 0]
+}
+
+/// Words for prepared inputs beside the scratch memory, counters not counted: what a product with a norm needs.
+///
+/// # Errors
+/// Foreign handles.
+pub(crate) fn ahead(op: &Op, program: &Program, device: &Arc<Device>) -> Result<usize, OpError> {
+    match op {
+        Op::Linear { x, norm: Some(_), weight, activations, .. } => {
+            linear::scratch(program.max_rows(x.tensor), weight, *activations, device)
+        }
+        _ => Ok(0),
+    }
 }
 
 /// Words at the front of the scratch memory that attention may leave for the product behind it.

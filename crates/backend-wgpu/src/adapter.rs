@@ -1,5 +1,6 @@
 //! Finding a GPU, opening it, and the sentences for what goes wrong.
 
+use crate::compute_only;
 use crate::shaders::SLICES;
 use crate::tuning::Tuning;
 use onebit_ops::OpError;
@@ -222,8 +223,12 @@ impl Device {
             memory_hints: wgpu::MemoryHints::MemoryUsage,
             trace: wgpu::Trace::Off,
         };
-        let (device, queue) =
-            ready(adapter.request_device(&request)).map_err(|error| fault(format!("{}: {error}", found.name)))?;
+        let (device, queue) = match compute_only::open(&adapter, &request) {
+            Some(opened) => opened?,
+            None => {
+                ready(adapter.request_device(&request)).map_err(|error| fault(format!("{}: {error}", found.name)))?
+            }
+        };
         let kept = Arc::new(Mutex::new(None));
         let first = kept.clone();
         let lost = Arc::new(AtomicBool::new(false));
@@ -246,7 +251,8 @@ impl Device {
             // Never more than there are threads for.
             slices: tuning.slices.unwrap_or(SLICES[usize::from(found.api != "Metal")]).min(threads / 32),
             dot_products: found.api != "Metal",
-            coherent: device.features().contains(Features::MEMORY_DECORATION_COHERENT),
+            // Barriers of Metal order memory within a workgroup alone.
+            coherent: found.api != "Metal" && device.features().contains(Features::MEMORY_DECORATION_COHERENT),
             timestamps: device.features().contains(Features::TIMESTAMP_QUERY),
         };
         Ok(Device { device, queue, found, abilities, fault: kept, lost })

@@ -2,10 +2,7 @@
 // (INPUT_NORM), or the gated halves of each group of 128 (INPUT_SWIGLU), rounded to integers. `prepare` does the same, with the
 // same bits.
 //
-// Whichever workgroup stores the last of these results does it, found by a counter. Nobody waits for anybody, so nothing is asked of
-// how workgroups are scheduled. What they store is seen by the last one because all of them access it as coherent memory, and
-// because a storage barrier, which orders memory of the device for each thread, stands between their stores and the counter, and
-// between the counter and the reads of the last.
+// Whichever workgroup stores the last of these results does it.
 
 @group(0) @binding(6) @coherent var<storage, read_write> arena: array<f32>;
 @group(0) @binding(7) var<storage, read_write> ahead: array<atomic<u32>>;
@@ -19,7 +16,6 @@ const BATCH: u32 = 16u;
 const MOST_GROUPS: u32 = select(1u, 64u, INPUT == INPUT_NORM);
 const QUADS: u32 = select(1u, MOST_GROUPS * 32u / THREADS, INPUT == INPUT_NORM);
 
-var<workgroup> is_last: u32;
 var<workgroup> squares: array<vec2<f32>, NORM_THREADS>;
 var<workgroup> sizes: array<atomic<u32>, MOST_GROUPS>;
 var<workgroup> totals: array<atomic<i32>, MOST_GROUPS * 4u>;
@@ -74,20 +70,9 @@ fn after(block: u32, t: u32) {
         group = (row - select(p.gate, p.up, is_up)) / GROUP_COLUMNS;
         quads = GROUP_COLUMNS / 4u;
     }
-    storageBarrier();
-    if (t == 0u) {
-        let counter = p.counters + group;
-        let is_full = atomicAdd(&ahead[counter], 1u) + 1u == p.waits;
-        if (is_full) {
-            put(counter, 0u);
-        }
-        is_last = u32(is_full);
-    }
-    if (workgroupUniformLoad(&is_last) == 0u) {
+    if (!comes_last(p.counters + group, p.waits, t)) {
         return;
     }
-    storageBarrier();
-
     let first = group * GROUP_COLUMNS;
     var x = array<vec4<f32>, QUADS>();
     for (var n = 0u; n < QUADS; n++) {

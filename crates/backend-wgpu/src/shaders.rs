@@ -48,6 +48,8 @@ const LINEAR_PACKED: &str = include_str!("../shaders/linear_packed.wgsl");
 const LINEAR_PREPARED: &str = include_str!("../shaders/linear_prepared.wgsl");
 const LINEAR_PLAIN: &str = include_str!("../shaders/linear_plain.wgsl");
 const LINEAR_AHEAD: &str = include_str!("../shaders/linear_ahead.wgsl");
+const LAST: &str = include_str!("../shaders/last.wgsl");
+const ATTENTION_ONE_TEXT: &str = include_str!("../shaders/attention_one.wgsl");
 const ROUNDING: &str = include_str!("../shaders/rounding.wgsl");
 const FINISH: &str = include_str!("../shaders/rounding_finish.wgsl");
 const ATTENTION_CORE: &str = include_str!("../shaders/attention_core.wgsl");
@@ -72,7 +74,7 @@ sources! {
         Read Read Read Read Read Write;
     LINEAR_CONV "linear" [ROWS, LINEAR_HEAD, LINEAR_PLAIN, include_str!("../shaders/linear_conv.wgsl"), CONV_ONE,
         LINEAR_PREPARED, LINEAR_PACKED, LINEAR_FEW] Read Read Read Read Read Write Read Write;
-    LINEAR_THEN "linear" [ROWS, LINEAR_HEAD, ROUNDING, LINEAR_AHEAD, LINEAR_STORE, LINEAR_PREPARED, LINEAR_PACKED,
+    LINEAR_THEN "linear" [ROWS, LINEAR_HEAD, ROUNDING, LAST, LINEAR_AHEAD, LINEAR_STORE, LINEAR_PREPARED, LINEAR_PACKED,
         LINEAR_FEW] Read Read Read Read Read Write Write Read;
     WIDE "linear" [ROWS, LINEAR_HEAD, LINEAR_PLAIN, LINEAR_STORE, LINEAR_PREPARED, LINEAR_PACKED,
         include_str!("../shaders/linear_wide.wgsl")] Read Read Read Read Read Write;
@@ -93,9 +95,10 @@ sources! {
     APPEND "append" [KV, HALF, KV_STORE, include_str!("../shaders/append.wgsl")] Read Read Write;
     HEADS "heads" [KV, HALF, KV_STORE, include_str!("../shaders/heads.wgsl")] Read Read Read Write Write;
     ATTENTION "attention" [KV, JOIN, ATTENTION_CORE, include_str!("../shaders/attention.wgsl")] Read Read Read Write Write;
-    ATTENTION_ONE "attention_one"
-        [KV, HALF, ROUNDING, FINISH, JOIN, ATTENTION_CORE, include_str!("../shaders/attention_one.wgsl")]
-        Read Read Read Write Write Write;
+    ATTENTION_ONE "attention_one" [KV, HALF, ROUNDING, FINISH, JOIN, ATTENTION_CORE,
+        include_str!("../shaders/attention_leave.wgsl"), ATTENTION_ONE_TEXT] Read Read Read Write Write Write;
+    ATTENTION_LAST "attention_one" [KV, HALF, ROUNDING, FINISH, JOIN, ATTENTION_CORE, LAST,
+        include_str!("../shaders/attention_last.wgsl"), ATTENTION_ONE_TEXT] Read Read Read Write Write Write Write;
     COMBINE "attention_combine" [JOIN, include_str!("../shaders/attention_combine.wgsl")] Read Read Write;
     SAMPLE_SCAN "sample_scan" [KEYS, include_str!("../shaders/sample_scan.wgsl")] Read Read Write;
     BANDWIDTH "bandwidth" [include_str!("../shaders/bandwidth.wgsl")] Read Write;
@@ -360,13 +363,14 @@ pub(crate) fn attention(format: u32, dim: u32, split: bool) -> Kernel {
 }
 
 /// For steps of sequences with a row each, whose keys and values are numbers. It may prepare the input of the product behind it:
-/// of a kind, with its gate or without.
+/// of a kind, with its gate or without; of contexts that are split by the last workgroup of a row and head.
 pub(crate) fn attention_one(format: u32, dim: u32, split: bool, round: Option<(u32, u32)>) -> Kernel {
     let (kind, input) = round.unwrap_or((kinds::FLOATS, inputs::PLAIN));
     let mut constants = attention_constants(format, dim, split, true).to_vec();
     constants.push(("ROUND", Value::Flag(round.is_some())));
     constants.extend([("KIND", Value::Number(kind)), ("INPUT", Value::Number(input))]);
-    ATTENTION_ONE.with(&constants)
+    let source = if split && round.is_some() { &ATTENTION_LAST } else { &ATTENTION_ONE };
+    source.with(&constants)
 }
 
 fn attention_constants(format: u32, dim: u32, split: bool, own: bool) -> [(&'static str, Value); 4] {
@@ -490,8 +494,10 @@ pub fn every() -> Vec<(String, String)> {
             HEAD_DIMS.iter().flat_map(|dim| [false, true].map(|split| attention_one(format, *dim, split, None))),
         );
         for kind in KINDS {
-            let of = |input: u32| [128, 256].map(|dim| attention_one(format, dim, false, Some((kind, input))));
-            all.extend([inputs::PLAIN, inputs::SIGMOID].into_iter().flat_map(of));
+            for (dim, split) in [(128, false), (128, true), (256, false), (256, true)] {
+                let of = |input: u32| attention_one(format, dim, split, Some((kind, input)));
+                all.extend([inputs::PLAIN, inputs::SIGMOID].map(of));
+            }
         }
     }
     all.into_iter().map(|kernel| (kernel.describe(), kernel.text())).collect()

@@ -23,7 +23,7 @@ fn numbers(n: usize, seed: usize) -> Vec<f32> {
 }
 
 /// Attention behind norms and rotations and a gate, an MLP, then a delta rule with gates and a gated norm, and another MLP, then a
-/// product of normed rows that are selected; in a step of several rows and two of one.
+/// product of normed rows that are selected; in a step of several rows and three of one.
 fn run(backend: &dyn Backend, (format, kind): (Format, Activations), apart: bool) -> Vec<u32> {
     let upload = |rows: usize, seed: usize| -> Weight {
         let packed = quantize(format, rows, HIDDEN, &numbers(rows * HIDDEN, seed)).unwrap();
@@ -42,7 +42,7 @@ fn run(backend: &dyn Backend, (format, kind): (Format, Activations), apart: bool
     // A matrix only ever decays.
     let rate = backend.upload_vector(&[-0.25, -0.5]).unwrap();
     let rope = Arc::new(RopeTable::plain(1e4, DIM));
-    let mut rec = Recorder::new(Bucket { rows: ROWS, logits: 1, context: 64 });
+    let mut rec = Recorder::new(Bucket { rows: ROWS, logits: 1, context: 512 });
     let mut taps = 0;
     let mut tap = |rec: &mut Recorder, view: View| {
         if apart {
@@ -88,7 +88,7 @@ fn run(backend: &dyn Backend, (format, kind): (Format, Activations), apart: bool
     let last = tap(&mut rec, last);
     let logits = rec.norm_linear(last, &norm, &table, kind);
     rec.output(logits, "logits");
-    let kv = KvSpec { layers: 1, heads: HEADS, dim: DIM, pages: 1, format: KvFormat::F16 };
+    let kv = KvSpec { layers: 1, heads: HEADS, dim: DIM, pages: 8, format: KvFormat::F16 };
     let state = StateSpec {
         layers: 1,
         slots: 1,
@@ -102,12 +102,13 @@ fn run(backend: &dyn Backend, (format, kind): (Format, Activations), apart: bool
     let cache = backend.cache(CacheSpec { kv, state: Some(state) }).unwrap();
     let plan = backend.compile(rec.finish(), &cache, PlanOptions::default()).unwrap();
     let mut bits = Vec::new();
-    for rows in [0..ROWS, ROWS..ROWS + 1, ROWS + 1..ROWS + 2] {
+    // The last one behind tokens that nobody has read, all zeros, whose context is split.
+    for rows in [0..ROWS, ROWS..ROWS + 1, ROWS + 1..ROWS + 2, 300..301] {
         let (past, count) = (rows.start, rows.len());
         let positions = rows.clone().map(|t| [t as u32; 3]).collect();
-        let segment = Segment { rows: 0..count, slot: 0, pages: vec![0], past, accepted: 0, speculative: false };
+        let segment = Segment { rows: 0..count, slot: 0, pages: (0..8).collect(), past, accepted: 0, speculative: false };
         let inputs = StepInputs {
-            tokens: rows.map(|t| t as u32).collect(),
+            tokens: rows.map(|t| (t % VOCAB) as u32).collect(),
             positions,
             segments: vec![segment],
             logit_rows: vec![count - 1],

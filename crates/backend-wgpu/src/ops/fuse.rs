@@ -51,7 +51,7 @@ pub(crate) fn all_calls(program: &Program, frame: &Frame<'_>) -> Result<Vec<Vec<
                     let does_heads = attention::does_heads(frame, &heads);
                     let round = round(frame, &readers, program, at).filter(|_| does_heads);
                     if let Some((product, _)) = &round {
-                        prepared = Some((*product, attention::leaves_rounding, Area::Scratch));
+                        prepared = Some((*product, attention::leaves_rounding(frame, &heads), Area::Scratch));
                     }
                     let round = round.as_ref().map(|(_, round)| round);
                     (4, attention::with_heads(frame, &heads, *layer, *scale, round, *out)?)

@@ -116,9 +116,14 @@ pub(super) struct Fused<'a> {
     pub next: Option<Next<'a>>,
 }
 
-/// Counters at the end of an area, by which the workgroups of a product find out which is the last one. All are zero between
+/// Counters at the end of an area, by which the workgroups of a dispatch find out which comes last. All are zero between
 /// dispatches.
 pub(crate) const COUNTERS: usize = 1024;
+
+/// Word of the first one.
+pub(super) fn counters(area: &Buffer) -> u32 {
+    area.size() as u32 / size_of::<u32>() as u32 - COUNTERS as u32
+}
 
 /// Columns up to which one workgroup makes the norm of a row; as in `linear_ahead.wgsl`.
 const MOST_NORMED: usize = 8192;
@@ -381,7 +386,6 @@ impl Product<'_> {
     /// With the input of the product behind it, for the steps that allow it; `blocks` are those of all chunks.
     fn with_next(&self, next: Next<'_>, blocks: usize) -> Result<Call, OpError> {
         let buffer = self.area.other().buffer(self.frame);
-        let counters = buffer.size() as usize / size_of::<u32>() - COUNTERS;
         let [_, values, scales, sums, limit] = next.target.words;
         let (input, eps, waits, gain, [gate, up]) = match next.made {
             Made::Norm(norm) => (inputs::NORM, norm.eps, blocks, self.frame.vector(&norm.gain)?, [0, 0]),
@@ -390,7 +394,8 @@ impl Product<'_> {
                 (inputs::SWIGLU, 0.0, 2 * GROUP / BLOCK_ROWS, self.frame.bound_step(), [gate, up])
             }
         };
-        let [cols, counters, waits, gate, up] = [next.cols, counters, waits, gate, up].map(|n| n as u32);
+        let [cols, waits, gate, up] = [next.cols, waits, gate, up].map(|n| n as u32);
+        let counters = counters(buffer);
         let params = self.params([0; 5], [cols, values, scales, sums, limit, eps.to_bits(), counters, waits, gate, up]);
         let mut bound = self.bound();
         bound.extend([Bound::whole(buffer), gain]);

@@ -1,8 +1,8 @@
 // Attention of sequences with one row each, right behind a projection: what `heads` and `attention` do, in one kernel and with
 // the same bits. Each workgroup norms and turns its own query; those with the last tokens make its key and value too, and the
-// first query head of those that share them writes them into the pages, where nobody reads them in this step. With ROUND the result
-// goes through its gate and is rounded for the product behind it, as `prepare` does it: of one split by itself, or, with SPLIT, by
-// the last workgroup that has one, which joins them all.
+// first query head of those that share them writes them into the pages, where nobody reads them in this step. With ROUND the
+// result goes through its gate and is rounded for the product behind it, as `prepare` does it: of one split by itself, or, with
+// SPLIT, by the last workgroup that has one, which joins them all.
 
 struct Params {
     q: View,

@@ -15,8 +15,8 @@ var<workgroup> inputs: array<vec4<u32>, TILE * 8u>;
 // Scale and sum of the inputs of each row and group.
 var<workgroup> rows_of: array<vec2<f32>, TILE * GROUPS>;
 
-// Sums begin at the bits of 3 * 2^22, among floats that lie one apart: with a group's sum, which is below 2^22, they are the bits of
-// the sum of both, and a subtraction makes the float that a slower instruction would.
+// Sums begin at the bits of 3 * 2^22, among floats that lie one apart: with a group's sum, which is below 2^22, they are the bits
+// of the sum of both, and a subtraction makes the float that a slower instruction would.
 const START: i32 = 0x4b400000;
 const START_FLOAT: f32 = 12582912.0;
 

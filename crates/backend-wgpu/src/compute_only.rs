@@ -1,9 +1,9 @@
 //! Opening a Vulkan device that computes and copies, and draws nothing.
 //!
-//! wgpu opens the first queue family, which draws too, and its barriers between dispatches name the stages of drawing beside that of
-//! computing. A driver that takes them at their word waits for both halves of the hardware at each of some hundreds of barriers a
-//! token. Nothing is ever drawn here, so the device gets a queue without drawing where there is one, and barriers lose the stages
-//! that no command of it has. Everything else is wgpu's: which resources a barrier is for, and when.
+//! wgpu opens the first queue family, which draws too, and its barriers between dispatches name the stages of drawing beside that
+//! of computing. A driver that takes them at their word waits for both halves of the hardware at each of some hundreds of
+//! barriers a token. Nothing is ever drawn here, so the device gets a queue without drawing where there is one, and barriers lose
+//! the stages that no command of it has. Everything else is wgpu's: which resources a barrier is for, and when.
 
 use crate::adapter::fault;
 use ash::vk;

@@ -106,7 +106,8 @@ fn run(backend: &dyn Backend, (format, kind): (Format, Activations), apart: bool
     for rows in [0..ROWS, ROWS..ROWS + 1, ROWS + 1..ROWS + 2, 300..301] {
         let (past, count) = (rows.start, rows.len());
         let positions = rows.clone().map(|t| [t as u32; 3]).collect();
-        let segment = Segment { rows: 0..count, slot: 0, pages: (0..8).collect(), past, accepted: 0, speculative: false };
+        let segment =
+            Segment { rows: 0..count, slot: 0, pages: (0..8).collect(), past, accepted: 0, speculative: false };
         let inputs = StepInputs {
             tokens: rows.map(|t| (t % VOCAB) as u32).collect(),
             positions,

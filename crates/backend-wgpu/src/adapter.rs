@@ -223,12 +223,9 @@ impl Device {
             memory_hints: wgpu::MemoryHints::MemoryUsage,
             trace: wgpu::Trace::Off,
         };
-        let (device, queue) = match compute_only::open(&adapter, &request) {
-            Some(opened) => opened?,
-            None => {
-                ready(adapter.request_device(&request)).map_err(|error| fault(format!("{}: {error}", found.name)))?
-            }
-        };
+        let opened = compute_only::open(&adapter, &request)
+            .unwrap_or_else(|| ready(adapter.request_device(&request)).map_err(|error| error.to_string()));
+        let (device, queue) = opened.map_err(|error| fault(format!("{}: {error}", found.name)))?;
         let kept = Arc::new(Mutex::new(None));
         let first = kept.clone();
         let lost = Arc::new(AtomicBool::new(false));

@@ -5,9 +5,7 @@
 //! barriers a token. Nothing is ever drawn here, so the device gets a queue without drawing where there is one, and barriers lose
 //! the stages that no command of it has. Everything else is wgpu's: which resources a barrier is for, and when.
 
-use crate::adapter::fault;
 use ash::vk;
-use onebit_ops::OpError;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use wgpu::hal::api::Vulkan;
@@ -73,11 +71,11 @@ fn family(instance: &ash::Instance, device: vk::PhysicalDevice) -> u32 {
 /// Opens a Vulkan adapter so; nothing for an adapter of another API.
 ///
 /// # Errors
-/// [`OpError::Device`] with what the driver says.
+/// What the driver says.
 pub(crate) fn open(
     adapter: &wgpu::Adapter,
     request: &wgpu::DeviceDescriptor<'_>,
-) -> Option<Result<(wgpu::Device, wgpu::Queue), OpError>> {
+) -> Option<Result<(wgpu::Device, wgpu::Queue), String>> {
     // SAFETY: the adapter's handles are used as long as this borrow lives, and none is destroyed.
     let hal = unsafe { adapter.as_hal::<Vulkan>() }?;
     let shared = hal.shared_instance();
@@ -95,7 +93,7 @@ pub(crate) fn open(
     let info = enabled.add_to_device_create(info);
     let opened = || {
         // SAFETY: extensions and features are those that wgpu asks for itself, and the family is one of the device's.
-        let raw = unsafe { instance.create_device(physical, &info, None) }.map_err(|error| fault(error.to_string()))?;
+        let raw = unsafe { instance.create_device(physical, &info, None) }.map_err(|error| error.to_string())?;
         let mut first = raw.fp_v1_0().clone();
         first.cmd_pipeline_barrier = barrier;
         let (second, third, fourth) = (raw.fp_v1_1().clone(), raw.fp_v1_2().clone(), raw.fp_v1_3().clone());
@@ -103,9 +101,9 @@ pub(crate) fn open(
         let (limits, hints) = (&request.required_limits, &request.memory_hints);
         // SAFETY: the device was made from this adapter with this family, these extensions and features; wgpu owns it now.
         let opened = unsafe { hal.device_from_raw(raw, None, &extensions, features, limits, hints, family, 0) };
-        let opened = opened.map_err(|error| fault(error.to_string()))?;
+        let opened = opened.map_err(|error| error.to_string())?;
         // SAFETY: it comes from this adapter, with the features that are asked for.
-        unsafe { adapter.create_device_from_hal(opened, request) }.map_err(|error| fault(error.to_string()))
+        unsafe { adapter.create_device_from_hal(opened, request) }.map_err(|error| error.to_string())
     };
     Some(opened())
 }

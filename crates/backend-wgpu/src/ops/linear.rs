@@ -297,7 +297,9 @@ pub(super) fn calls(
             (Some(next), _) => {
                 let blocks = resident.chunks.iter().map(Chunk::blocks).sum();
                 calls.push(call.with_next(next, blocks)?);
-                calls.push(call.alone(leaves_next));
+                if most > 1 {
+                    calls.push(call.alone(leaves_next));
+                }
             }
             (None, Some(conv)) => {
                 calls.push(call.with_conv(conv)?);

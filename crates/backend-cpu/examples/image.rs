@@ -38,8 +38,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             grid,
             norm: None,
             upsample: false,
-            weight: &weight,
-            bias: &bias,
+            weight: weight.clone(),
+            bias: bias.clone(),
             kernel: 3,
             residual: None,
         })

@@ -4,7 +4,6 @@ use crate::cache::Memory;
 use crate::dispatch::Tier;
 use crate::memory::{Buffer, Disjoint};
 use crate::ops::attention::Attention;
-use crate::ops::conv2d::Conv2d;
 use crate::ops::full_attention::FullAttention;
 use crate::ops::image::GroupNorm;
 use crate::ops::linear::Linear;
@@ -111,9 +110,9 @@ impl Prepared {
                     vector(gain)?;
                     vector(bias).map(|_| Extra::None)?
                 }
-                Op::Conv2d { weight, bias, .. } => {
-                    conv2d::check(weight)?;
-                    vector(bias).map(|_| Extra::None)?
+                Op::Conv2d { conv, .. } => {
+                    conv2d::check(&conv.weight)?;
+                    vector(&conv.bias).map(|_| Extra::None)?
                 }
                 Op::RmsNorm { norm, .. } | Op::GatedNorm { norm, .. } => vector(&norm.gain).map(|_| Extra::None)?,
                 Op::DeltaGates { decay_rate, dt_bias, .. } => {
@@ -141,9 +140,7 @@ impl Prepared {
                 Op::Attention { q, k, .. } => attention::scratch(rows, self.program.bucket.context, *q, *k),
                 Op::FullAttention { q, k, out, .. } => full_attention::scratch(self.program.max_rows(*out), *q, *k),
                 Op::GroupNorm { x, .. } => (image::group_norm_scratch(self.program.max_rows(x.tensor), *x), 0),
-                Op::Conv2d { grid, upsample, weight, kernel, .. } => {
-                    (0, conv2d::scratch(*grid, *upsample, weight, *kernel))
-                }
+                Op::Conv2d { conv, .. } => (0, conv2d::scratch(conv)),
                 Op::GatedDelta { k, .. } => recurrent::delta_scratch(rows, *k),
                 Op::Sample { logits } => (0, sample::scratch(*logits)),
                 _ => (0, 0),
@@ -319,20 +316,7 @@ fn execute(
         (Op::GroupNorm { x, groups, gain, bias, eps, out }, _) => {
             image::group_norm(frame, &GroupNorm { x: *x, groups: *groups, gain, bias, eps: *eps, out: *out })?;
         }
-        (Op::Conv2d { x, grid, norm, upsample, weight, bias, kernel, residual, out }, _) => {
-            let op = Conv2d {
-                x: *x,
-                grid: *grid,
-                norm: *norm,
-                upsample: *upsample,
-                weight,
-                bias,
-                kernel: *kernel,
-                residual: *residual,
-                out: *out,
-            };
-            conv2d::run(frame, op)?;
-        }
+        (Op::Conv2d { conv, out }, _) => conv2d::run(frame, conv, *out)?,
         (Op::SelectRows { x, out }, _) => simple::select_rows(frame, *x, *out),
         (Op::Sample { logits }, _) => output.sampled = sample::run(frame, *logits),
         (Op::Output { x, name }, _) => {

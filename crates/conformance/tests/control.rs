@@ -3,7 +3,7 @@
 use onebit_conformance::{GROUPS, run};
 use onebit_ops::reference::Reference;
 use onebit_ops::{
-    Activations, Backend, Cache, CacheSpec, Caps, Draw, FormatSupport, Fusions, HeadMap, Op, OpError, Plan,
+    Activations, Backend, Cache, CacheSpec, Caps, Conv2d, Draw, FormatSupport, Fusions, HeadMap, Op, OpError, Plan,
     PlanOptions, Program, Seen, SlotState, StepInputs, StepOutput, Ticket, UploadOptions, Vector, Weight,
 };
 use onebit_quant::{Format, Matrix, Symmetry};
@@ -199,10 +199,10 @@ impl Backend for Broken {
                 (Fault::ScaleShift, Op::Modulate { scale, shift, .. }) => std::mem::swap(scale, shift),
                 (Fault::SeePadding, Op::FullAttention { seen: Seen::Causal { keys }, .. }) => *keys = usize::MAX,
                 (Fault::JoinOrder, Op::JoinRows { parts, .. }) => parts.rotate_left(1),
-                (Fault::NoConvResidual, Op::Conv2d { residual, .. }) => *residual = None,
-                (Fault::NoConvSilu, Op::Conv2d { norm: Some(norm), .. }) => norm.silu = false,
+                (Fault::NoConvResidual, Op::Conv2d { conv, .. }) => conv.residual = None,
+                (Fault::NoConvSilu, Op::Conv2d { conv: Conv2d { norm: Some(norm), .. }, .. }) => norm.silu = false,
                 (Fault::OneGroup, Op::GroupNorm { groups, .. }) => *groups = 1,
-                (Fault::StaleNorm, Op::Conv2d { norm: Some(norm), .. }) => {
+                (Fault::StaleNorm, Op::Conv2d { conv: Conv2d { norm: Some(norm), .. }, .. }) => {
                     norms.push(norm.affine);
                     norm.affine = norms[norms.len().saturating_sub(2)];
                 }

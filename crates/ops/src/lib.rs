@@ -32,10 +32,10 @@ pub use error::OpError;
 pub use ledger::{Areas, Ledger};
 pub use lists::Capacity;
 pub use program::{
-    Bucket, ChannelNorm, Epilogue, Grid, HeadMap, Norm, Op, Placement, Program, Rows, Seen, StageCost, Tensor,
+    Bucket, ChannelNorm, Conv2d, Epilogue, Grid, HeadMap, Norm, Op, Placement, Program, Rows, Seen, StageCost, Tensor,
     TensorInfo, View,
 };
-pub use recorder::{Conv2d, Recorder};
+pub use recorder::Recorder;
 pub use rope::{RopeTable, YarnScaling};
 pub use sample::{Adjust, Carried, Draw, Sampled, allows};
 pub use source::{DenseTensor, Meta, SharedBytes, SourceError, Table, WeightSource};

@@ -164,6 +164,27 @@ pub struct ChannelNorm {
     pub silu: bool,
 }
 
+/// What [`Op::Conv2d`] multiplies.
+#[derive(Clone)]
+pub struct Conv2d {
+    /// A row for each pixel of `grid`, a column for each channel.
+    pub x: View,
+    /// Pixels of the input.
+    pub grid: Grid,
+    /// What is done to the input first.
+    pub norm: Option<ChannelNorm>,
+    /// Whether every pixel of the input is doubled in both directions.
+    pub upsample: bool,
+    /// `(channels out, kernel * kernel * channels in)`, columns ordered `[dy][dx][channel]`.
+    pub weight: Weight,
+    /// A value for each channel of the result.
+    pub bias: Vector,
+    /// Pixels of a side of the window: 1 or 3.
+    pub kernel: usize,
+    /// What is added to the result.
+    pub residual: Option<View>,
+}
+
 /// One operation. All temporaries are f32; sums are f32 or wider.
 #[expect(missing_docs, reason = "each variant's formula names its fields")]
 #[derive(Clone)]
@@ -230,20 +251,9 @@ pub enum Op {
     /// `gain rsqrt(var + eps)` and offsets `bias - mean factor` of every column, in one row.
     GroupNorm { x: View, groups: usize, gain: Vector, bias: Vector, eps: f32, out: Tensor },
     /// Convolution over the pixels of `grid` with zeros around it: `out[p] = bias + sum_(dy, dx) W[dy, dx] x'[p + (dy, dx)]`
-    /// plus the residual. `x'` is the input after `norm`, with every pixel doubled in both directions where `upsample`
-    /// says so. W is `(channels out, kernel * kernel * channels in)`, columns ordered `[dy][dx][channel]`; kernel 1 or 3.
-    /// Over weights of bf16 a device may take each `x'` as the sum of two numbers of bf16, which is off by `2^-18` of it at most.
-    Conv2d {
-        x: View,
-        grid: Grid,
-        norm: Option<ChannelNorm>,
-        upsample: bool,
-        weight: Weight,
-        bias: Vector,
-        kernel: usize,
-        residual: Option<View>,
-        out: Tensor,
-    },
+    /// plus the residual, with the operands of `conv`; `x'` is the input after norm and doubling. Over weights of bf16 a device
+    /// may take each `x'` as the sum of two numbers of bf16, which is off by `2^-18` of it at most.
+    Conv2d { conv: Conv2d, out: Tensor },
     /// Keeps the rows whose logits are wanted.
     SelectRows { x: View, out: Tensor },
     /// One token for each logit row, as the step's [`Draw`](crate::Draw) says. The tokens go to the caller, and stay with
@@ -295,8 +305,8 @@ impl Op {
             Op::GatedAdd { x, gate, y, .. } => vec![*x, *gate, *y],
             Op::RotatePairs { x, angles, .. } => vec![*x, *angles],
             Op::JoinRows { parts, .. } | Op::JoinColumns { parts, .. } => parts.clone(),
-            Op::Conv2d { x, norm, residual, .. } => {
-                std::iter::once(*x).chain(norm.map(|n| n.affine)).chain(*residual).collect()
+            Op::Conv2d { conv, .. } => {
+                std::iter::once(conv.x).chain(conv.norm.map(|n| n.affine)).chain(conv.residual).collect()
             }
             Op::Output { x, .. } | Op::Sample { logits: x } => vec![*x],
             Op::Linear { x, epilogue: Epilogue::Residual(residual), .. } => vec![*x, *residual],
@@ -375,7 +385,7 @@ impl Op {
                 cost.bytes = 8 * (rows * k.cols()) as u64;
                 cost.macs = (pairs * 2 * q.cols()) as u64;
             }
-            Op::Conv2d { weight, .. } => {
+            Op::Conv2d { conv: Conv2d { weight, .. }, .. } => {
                 cost.bytes = weight.resident_bytes();
                 cost.macs = (weight.rows() * weight.cols() * rows) as u64;
                 cost.label = weight.name().to_owned();

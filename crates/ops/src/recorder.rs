@@ -1,26 +1,10 @@
 //! Recording: the methods that a model calls.
 
 use crate::backend::{Vector, Weight};
-use crate::program::{
-    Bucket, ChannelNorm, Epilogue, Grid, HeadMap, Norm, Op, Program, Rows, Seen, Tensor, TensorInfo, View,
-};
+use crate::program::{Bucket, Conv2d, Epilogue, HeadMap, Norm, Op, Program, Rows, Seen, Tensor, TensorInfo, View};
 use crate::{Activations, RopeTable};
 use std::ops::Range;
 use std::sync::Arc;
-
-/// What [`Recorder::conv2d`] takes; see [`Op::Conv2d`].
-#[derive(Clone, Copy)]
-#[expect(missing_docs, reason = "as in the op")]
-pub struct Conv2d<'a> {
-    pub x: View,
-    pub grid: Grid,
-    pub norm: Option<ChannelNorm>,
-    pub upsample: bool,
-    pub weight: &'a Weight,
-    pub bias: &'a Vector,
-    pub kernel: usize,
-    pub residual: Option<View>,
-}
 
 /// Appends ops and hands out views. Model code calls nothing else.
 pub struct Recorder {
@@ -285,24 +269,23 @@ impl Recorder {
     }
 
     /// Convolution of a picture: `(pixels, weight.rows())`, with four times the pixels after `upsample`.
-    pub fn conv2d(&mut self, conv: Conv2d<'_>) -> View {
-        let Conv2d { x, grid, norm, upsample, weight, bias, kernel, residual } = conv;
-        let pixels = grid.pixels() * if upsample { 4 } else { 1 };
-        assert!(x.is_contiguous() && self.fixed(x) == grid.pixels(), "pixels of {}", weight.name());
-        assert!(kernel == 1 || kernel == 3, "kernel of {}", weight.name());
+    pub fn conv2d(&mut self, conv: Conv2d) -> View {
+        let Conv2d { x, grid, norm, upsample, weight, bias, kernel, residual } = &conv;
+        let pixels = grid.pixels() * if *upsample { 4 } else { 1 };
+        assert!(x.is_contiguous() && self.fixed(*x) == grid.pixels(), "pixels of {}", weight.name());
+        assert!(*kernel == 1 || *kernel == 3, "kernel of {}", weight.name());
         assert_eq!(weight.cols(), kernel * kernel * x.cols(), "channels of {}", weight.name());
         assert_eq!(bias.len(), weight.rows(), "bias of {}", weight.name());
-        if let Some(norm) = &norm {
+        if let Some(norm) = norm {
             assert!(norm.affine.is_contiguous() && self.fixed(norm.affine) == 1, "rows of a norm");
             assert_eq!(norm.affine.cols(), 2 * x.cols(), "columns of a norm");
         }
-        if let Some(residual) = &residual {
+        if let Some(residual) = residual {
             assert!(residual.is_contiguous() && self.fixed(*residual) == pixels, "residual of {}", weight.name());
             assert_eq!(residual.cols(), weight.rows(), "residual of {}", weight.name());
         }
         let out = self.tensor(Rows::Fixed(pixels), weight.rows());
-        let (weight, bias) = (weight.clone(), bias.clone());
-        self.push(out, Op::Conv2d { x, grid, norm, upsample, weight, bias, kernel, residual, out })
+        self.push(out, Op::Conv2d { conv, out })
     }
 
     /// Names a result of the program.

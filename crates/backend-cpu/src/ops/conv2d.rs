@@ -5,7 +5,7 @@ use super::{Exec, Frame, Input, Output, PerWorker, vector, weight};
 use crate::generic::packed::FloatRows;
 use crate::layout::{BLOCK, Packed};
 use crate::memory::{Carve, carved_bytes};
-use onebit_ops::{ChannelNorm, Grid, OpError, Tensor, Vector, View, Weight};
+use onebit_ops::{Conv2d, Grid, OpError, Tensor, Weight};
 use std::ops::Range;
 
 /// Bytes of gathered rows that stay in a core's second cache while all blocks of the weight go over them.
@@ -14,34 +14,16 @@ const GATHERED: usize = 448 << 10;
 /// Most and fewest pixels of a task. A kernel takes six rows at a time.
 const PIXELS: [usize; 2] = [48, 12];
 
-/// The operands of `Op::Conv2d`.
-#[derive(Clone, Copy)]
-pub(crate) struct Conv2d<'a> {
-    pub x: View,
-    pub grid: Grid,
-    pub norm: Option<ChannelNorm>,
-    pub upsample: bool,
-    pub weight: &'a Weight,
-    pub bias: &'a Vector,
-    pub kernel: usize,
-    pub residual: Option<View>,
-    pub out: Tensor,
-}
-
 /// Pixels of a task, of a row of `width`.
 fn span(width: usize, cols: usize) -> usize {
     let most = (GATHERED / (cols * size_of::<f32>()).max(1)).clamp(PIXELS[1], PIXELS[0]);
     width.div_ceil(width.div_ceil(most).max(1)).next_multiple_of(6).min(most)
 }
 
-fn width(grid: Grid, upsample: bool) -> usize {
-    if upsample { 2 * grid.width } else { grid.width }
-}
-
 /// Scratch bytes of each worker.
-pub(crate) fn scratch(grid: Grid, upsample: bool, w: &Weight, kernel: usize) -> usize {
-    let (cols, channels) = (w.cols(), w.cols() / (kernel * kernel).max(1));
-    let span = span(width(grid, upsample), cols);
+pub(crate) fn scratch(op: &Conv2d) -> usize {
+    let (kernel, cols, channels) = (op.kernel, op.weight.cols(), op.x.cols());
+    let span = span(op.grid.width * if op.upsample { 2 } else { 1 }, cols);
     carved_bytes::<f32>(kernel * (span + kernel - 1) * channels)
         + carved_bytes::<f32>(span * cols)
         + carved_bytes::<f32>(span * BLOCK)
@@ -57,7 +39,7 @@ pub(crate) fn check(w: &Weight) -> Result<(), OpError> {
     Err(OpError::Shape { op: "conv2d", what: w.name().to_owned(), wanted, got })
 }
 
-pub(crate) fn run(frame: &mut Frame<'_>, op: Conv2d<'_>) -> Result<(), OpError> {
+pub(crate) fn run(frame: &mut Frame<'_>, op: &Conv2d, out: Tensor) -> Result<(), OpError> {
     let times = if op.upsample { 2 } else { 1 };
     let (height, width) = (op.grid.height * times, op.grid.width * times);
     let cols = op.weight.cols();
@@ -69,12 +51,12 @@ pub(crate) fn run(frame: &mut Frame<'_>, op: Conv2d<'_>) -> Result<(), OpError> 
         times,
         kernel: op.kernel,
         channels: op.x.cols(),
-        packed: weight(op.weight)?,
-        bias: vector(op.bias)?,
+        packed: weight(&op.weight)?,
+        bias: vector(&op.bias)?,
         norm: op.norm.map(|n| (frame.read(n.affine).row(0), n.silu)),
         x: frame.read(op.x),
         residual: op.residual.map(|r| frame.read(r)),
-        out: frame.write(op.out),
+        out: frame.write(out),
     };
     let worker_scratch = PerWorker::new(&mut *frame.worker_scratch, frame.exec.pool.threads());
     frame.exec.each(height * pieces, span * cols * op.weight.rows(), &|task, worker| {

@@ -9,7 +9,7 @@ use crate::params::{
     PointwiseParams, View as Place,
 };
 use crate::weight::resident;
-use onebit_ops::{ChannelNorm, Grid, OpError, Seen, Tensor, Vector, View, Weight};
+use onebit_ops::{Conv2d, OpError, Seen, Tensor, Vector, View};
 
 const FLOAT: usize = size_of::<f32>();
 
@@ -180,23 +180,10 @@ pub(super) fn group_norm(
     Ok(launch::group_norm(most, groups).map(|launch| Call::new(launch, params)).into())
 }
 
-/// The operands of a convolution.
-pub(super) struct Conv2d<'a> {
-    pub x: View,
-    pub grid: Grid,
-    pub norm: Option<ChannelNorm>,
-    pub upsample: bool,
-    pub weight: &'a Weight,
-    pub bias: &'a Vector,
-    pub kernel: usize,
-    pub residual: Option<View>,
-    pub out: Tensor,
-}
-
-pub(super) fn conv2d(frame: &Frame<'_>, op: &Conv2d<'_>) -> Result<Vec<Call>, OpError> {
+pub(super) fn conv2d(frame: &Frame<'_>, op: &Conv2d, out: Tensor) -> Result<Vec<Call>, OpError> {
     let refuse =
         |what: String, wanted: &str, got: String| OpError::Shape { op: "conv2d", what, wanted: wanted.to_owned(), got };
-    let weight = resident(op.weight, frame.device)?;
+    let weight = resident(&op.weight, frame.device)?;
     let [part] = weight.parts[..] else {
         return Err(refuse(format!("parts of `{}` on cuda", op.weight.name()), "one", weight.parts.len().to_string()));
     };
@@ -214,8 +201,8 @@ pub(super) fn conv2d(frame: &Frame<'_>, op: &Conv2d<'_>) -> Result<Vec<Call>, Op
         x: frame.view(op.x),
         residual: op.residual.map_or(none, |residual| frame.view(residual)),
         affine: op.norm.map_or(0, |norm| frame.view(norm.affine).data),
-        bias: frame.vector(op.bias)?,
-        out: frame.place(op.out),
+        bias: frame.vector(&op.bias)?,
+        out: frame.place(out),
         part,
         height: height as u32,
         width: width as u32,
@@ -223,7 +210,7 @@ pub(super) fn conv2d(frame: &Frame<'_>, op: &Conv2d<'_>) -> Result<Vec<Call>, Op
         times: times as u32,
         channels: op.x.cols() as u32,
         silu: op.norm.is_some_and(|norm| norm.silu).into(),
-        out_stride: frame.cols(op.out),
+        out_stride: frame.cols(out),
         reserved: 0,
     };
     let launch = launch::conv2d(Convolution {

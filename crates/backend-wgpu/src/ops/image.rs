@@ -6,7 +6,7 @@ use super::{Bound, Call, Extent, Frame, Launch, blocks};
 use crate::layout::Codes;
 use crate::shaders::{self, CONV_TILE, FULL_DIMS, FULL_QUERIES, FULL_VALUES, mix};
 use crate::weight::{Chunk, resident};
-use onebit_ops::{ChannelNorm, Grid, OpError, Seen, Tensor, Vector, View, Weight};
+use onebit_ops::{Conv2d, OpError, Seen, Tensor, Vector, View};
 
 /// Rows of a chunk of a group norm's statistics.
 const NORM_CHUNK: usize = 256;
@@ -125,21 +125,8 @@ pub(super) fn group_norm(
     Ok(vec![sums, Call::new(launch, params, bound)])
 }
 
-/// Operands of `Op::Conv2d`.
-pub(super) struct Conv2d<'a> {
-    pub x: View,
-    pub grid: Grid,
-    pub norm: Option<ChannelNorm>,
-    pub upsample: bool,
-    pub weight: &'a Weight,
-    pub bias: &'a Vector,
-    pub kernel: usize,
-    pub residual: Option<View>,
-    pub out: Tensor,
-}
-
-pub(super) fn conv2d(frame: &Frame<'_>, op: &Conv2d<'_>) -> Result<Vec<Call>, OpError> {
-    let weight = resident(op.weight, frame.device)?;
+pub(super) fn conv2d(frame: &Frame<'_>, op: &Conv2d, out: Tensor) -> Result<Vec<Call>, OpError> {
+    let weight = resident(&op.weight, frame.device)?;
     if weight.has_packed() {
         let got = op.weight.info().kernel.clone();
         return Err(wrong("conv2d", op.weight.name().to_owned(), "a dense weight", got));
@@ -161,11 +148,11 @@ pub(super) fn conv2d(frame: &Frame<'_>, op: &Conv2d<'_>) -> Result<Vec<Call>, Op
         params.extend([height, width, op.kernel, times, op.x.cols()].map(|n| n as u32));
         params.extend([affine, op.norm.is_some_and(|norm| norm.silu).into(), op.residual.is_some().into()]);
         params.extend([chunk.shape.units(op.weight.cols()), chunk.rows, chunk.first_row].map(|n| n as u32));
-        params.extend([frame.place(op.out), frame.cols(op.out), 0, 0, 0]);
+        params.extend([frame.place(out), frame.cols(out), 0, 0, 0]);
         let grid = [height * width, chunk.rows].map(|n| Extent::Fixed(n.div_ceil(CONV_TILE)));
         let launch = Launch::always(shaders::conv2d(kind), [grid[0], grid[1], Extent::Fixed(1)]);
         let codes = Bound { buffer: chunk.buffer.clone(), offset: 0, size: chunk.code_bytes };
-        Ok(Call::new(launch, params, vec![codes, frame.vector(op.bias)?, frame.bound_arena()]))
+        Ok(Call::new(launch, params, vec![codes, frame.vector(&op.bias)?, frame.bound_arena()]))
     };
     weight.chunks.iter().map(of_chunk).collect()
 }

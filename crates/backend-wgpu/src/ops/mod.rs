@@ -310,19 +310,6 @@ fn calls(op: &Op, frame: &Frame<'_>) -> Result<Vec<Call>, OpError> {
         Op::GroupNorm { x, groups, gain, bias, eps, out } => {
             image::group_norm(frame, *x, *groups, [gain, bias], *eps, *out)
         }
-        Op::Conv2d { x, grid, norm, upsample, weight, bias, kernel, residual, out } => {
-            let op = image::Conv2d {
-                x: *x,
-                grid: *grid,
-                norm: *norm,
-                upsample: *upsample,
-                weight,
-                bias,
-                kernel: *kernel,
-                residual: *residual,
-                out: *out,
-            };
-            image::conv2d(frame, &op)
-        }
+        Op::Conv2d { conv, out } => image::conv2d(frame, conv, *out),
     }
 }

@@ -93,8 +93,7 @@ impl Layer {
         // Two channels a group.
         let affine = b.rec.group_norm(x, self.bias.len() / 2, &gain, &offset, 1e-6);
         let norm = Some(ChannelNorm { affine, silu: true });
-        let conv = Conv2d { x, grid, norm, upsample: false, weight: &weight, bias: &bias, kernel: 3, residual: None };
-        b.rec.conv2d(conv)
+        b.rec.conv2d(Conv2d { x, grid, norm, upsample: false, weight, bias, kernel: 3, residual: None })
     }
 }
 

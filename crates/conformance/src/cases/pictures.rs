@@ -115,8 +115,8 @@ fn convolution(suite: &mut Suite<'_>, case: Case, format: Format) {
             grid: Grid { height, width },
             norm: norm.map(|silu| ChannelNorm { affine, silu }),
             upsample,
-            weight: &weight,
-            bias: &bias,
+            weight,
+            bias,
             kernel,
             residual: residual.then_some(added),
         });

@@ -272,7 +272,7 @@ impl Encoder<'_> {
             Op::GroupNorm { x, groups, gain, bias, eps, out } => {
                 self.group_norm(*x, *groups, [buffer_of(gain)?, buffer_of(bias)?], *eps, *out);
             }
-            Op::Conv2d { weight, bias, .. } => self.conv2d(op, blocks_of(weight)?, buffer_of(bias)?),
+            Op::Conv2d { conv, out } => self.conv2d(conv, *out, blocks_of(&conv.weight)?, buffer_of(&conv.bias)?),
             Op::SelectRows { x, out } => {
                 for (to, from) in self.inputs.logit_rows.iter().enumerate() {
                     self.copy(self.span(*x, *from), self.row(*out, to));

@@ -5,7 +5,7 @@ use super::encode::Encoder;
 use super::kernel::{self, Blocks, Slice, dot, floats, linear, put, silu};
 use super::link::Buffer;
 use super::resident::Block;
-use onebit_ops::{Activations, Op, Seen, Tensor, View};
+use onebit_ops::{Activations, Conv2d, Seen, Tensor, View};
 
 /// A kernel and its constants.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -283,8 +283,8 @@ impl Encoder<'_> {
     }
 
     /// Tap by tap of every pixel.
-    pub(super) fn conv2d(&mut self, op: &Op, weight: &[Block], bias: &Buffer) {
-        let Op::Conv2d { x, grid, norm, upsample, kernel, residual, out, .. } = op else { return };
+    pub(super) fn conv2d(&mut self, conv: &Conv2d, out: Tensor, weight: &[Block], bias: &Buffer) {
+        let Conv2d { x, grid, norm, upsample, kernel, residual, .. } = conv;
         let times = if *upsample { 2 } else { 1 };
         let (height, width, reach) = (grid.height * times, grid.width * times, kernel / 2);
         for pixel in 0..height * width {
@@ -314,7 +314,7 @@ impl Encoder<'_> {
                         bias: bring_bias,
                         residual: residual.is_some(),
                     };
-                    self.image(kernel, reads, vec![self.columns(*out, pixel, first, slice.rows)]);
+                    self.image(kernel, reads, vec![self.columns(out, pixel, first, slice.rows)]);
                 }
             }
         }

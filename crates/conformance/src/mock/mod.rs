@@ -110,9 +110,9 @@ impl MockDevice {
                     vector(gain)?;
                     vector(bias)?;
                 }
-                Op::Conv2d { weight: w, bias, .. } => {
-                    weight(w)?;
-                    vector(bias)?;
+                Op::Conv2d { conv, .. } => {
+                    weight(&conv.weight)?;
+                    vector(&conv.bias)?;
                 }
                 Op::DeltaGates { decay_rate, dt_bias, .. } => {
                     vector(decay_rate)?;

@@ -220,13 +220,13 @@ impl Vae {
 
 impl Conv {
     fn record(&self, rec: &mut Recorder, p: Picture, norm: Option<ChannelNorm>, residual: Option<View>) -> Picture {
-        let (weight, bias, kernel) = (&self.weight, &self.bias, self.kernel);
+        let (weight, bias, kernel) = (self.weight.clone(), self.bias.clone(), self.kernel);
         let x = rec.conv2d(Conv2d { x: p.x, grid: p.grid, norm, upsample: false, weight, bias, kernel, residual });
         Picture { x, grid: p.grid }
     }
 
     fn upsample(&self, rec: &mut Recorder, p: Picture) -> Picture {
-        let (weight, bias, kernel) = (&self.weight, &self.bias, self.kernel);
+        let (weight, bias, kernel) = (self.weight.clone(), self.bias.clone(), self.kernel);
         let (norm, residual) = (None, None);
         let x = rec.conv2d(Conv2d { x: p.x, grid: p.grid, norm, upsample: true, weight, bias, kernel, residual });
         Picture { x, grid: Grid { height: 2 * p.grid.height, width: 2 * p.grid.width } }

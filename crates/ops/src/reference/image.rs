@@ -3,8 +3,8 @@
 
 use super::linear::dense_row;
 use super::pointwise::silu;
-use super::{ReferenceWeight, vector};
-use crate::{ChannelNorm, Grid, OpError, Seen, Vector, View};
+use super::{ReferenceWeight, vector, weight};
+use crate::{Conv2d, OpError, Seen, Vector, View};
 
 /// `(1 + scale) (x - mean) rsqrt(var + eps) + shift` for every row.
 pub(super) fn modulate(mut x: Vec<Vec<f32>>, scale: &[f32], shift: &[f32], eps: f32) -> Vec<Vec<f32>> {
@@ -113,19 +113,11 @@ pub(super) fn group_norm(
     Ok(out)
 }
 
-/// The operands of `Op::Conv2d` beside its input.
-pub(super) struct Conv<'a> {
-    pub grid: Grid,
-    pub norm: Option<(ChannelNorm, Vec<f32>)>,
-    pub upsample: bool,
-    pub weight: &'a ReferenceWeight,
-    pub bias: &'a [f32],
-    pub kernel: usize,
-    pub residual: Option<Vec<Vec<f32>>>,
-}
-
-pub(super) fn conv2d(mut x: Vec<Vec<f32>>, op: &Conv<'_>) -> Result<Vec<Vec<f32>>, OpError> {
-    if let Some((norm, affine)) = &op.norm {
+/// `read` gives the rows of a temporary.
+pub(super) fn conv2d(op: &Conv2d, read: &dyn Fn(View) -> Vec<Vec<f32>>) -> Result<Vec<Vec<f32>>, OpError> {
+    let (mut x, bias) = (read(op.x), vector(&op.bias)?);
+    if let Some(norm) = op.norm {
+        let affine = read(norm.affine).concat();
         let (factors, offsets) = affine.split_at(affine.len() / 2);
         for row in &mut x {
             for (v, (factor, offset)) in row.iter_mut().zip(factors.iter().zip(offsets)) {
@@ -134,14 +126,15 @@ pub(super) fn conv2d(mut x: Vec<Vec<f32>>, op: &Conv<'_>) -> Result<Vec<Vec<f32>
             }
         }
     }
+    let residual = op.residual.map(read);
     let times = if op.upsample { 2 } else { 1 };
     let (height, width) = (op.grid.height * times, op.grid.width * times);
-    let weights = op.weight.rows()?;
+    let weights = weight(&op.weight)?.rows()?;
     let reach = op.kernel / 2;
     let mut out = Vec::with_capacity(height * width);
     for y in 0..height {
         for column in 0..width {
-            let mut sums: Vec<f64> = op.bias.iter().map(|b| f64::from(*b)).collect();
+            let mut sums: Vec<f64> = bias.iter().map(|b| f64::from(*b)).collect();
             for tap in 0..op.kernel * op.kernel {
                 let (dy, dx) = (y + tap / op.kernel, column + tap % op.kernel);
                 // Coordinates before the border are shifted by `reach`.
@@ -155,7 +148,7 @@ pub(super) fn conv2d(mut x: Vec<Vec<f32>>, op: &Conv<'_>) -> Result<Vec<Vec<f32>
                 }
             }
             let mut row: Vec<f32> = sums.iter().map(|s| *s as f32).collect();
-            if let Some(residual) = &op.residual {
+            if let Some(residual) = &residual {
                 row.iter_mut().zip(&residual[y * width + column]).for_each(|(v, r)| *v += r);
             }
             out.push(row);

@@ -414,18 +414,7 @@ fn execute(op: &Op, frame: &mut Frame<'_>) -> Result<(), OpError> {
         Op::GroupNorm { x, groups, gain, bias, eps, out } => {
             vec![(*out, vec![image::group_norm(&frame.read(*x), *groups, gain, bias, *eps)?])]
         }
-        Op::Conv2d { x, grid, norm, upsample, weight: w, bias, kernel, residual, out } => {
-            let op = image::Conv {
-                grid: *grid,
-                norm: norm.map(|norm| (norm, frame.read(norm.affine).concat())),
-                upsample: *upsample,
-                weight: weight(w)?,
-                bias: vector(bias)?,
-                kernel: *kernel,
-                residual: residual.map(|r| frame.read(r)),
-            };
-            vec![(*out, image::conv2d(frame.read(*x), &op)?)]
-        }
+        Op::Conv2d { conv, out } => vec![(*out, image::conv2d(conv, &|view| frame.read(view))?)],
         Op::SelectRows { x, out } => {
             let rows = frame.read(*x);
             vec![(*out, frame.inputs.logit_rows.iter().map(|r| rows[*r].clone()).collect())]

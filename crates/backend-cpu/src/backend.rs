@@ -96,6 +96,7 @@ impl CpuBackend {
             prefill_rows: 512,
             asynchronous: false,
             images: true,
+            tables_in_files: true,
         };
         Ok(CpuBackend {
             caps,

@@ -66,6 +66,7 @@ impl CudaBackend {
             prefill_rows: 2048,
             asynchronous: true,
             images: device.arch.runs_images(),
+            tables_in_files: false,
         };
         Ok(CudaBackend {
             caps,

@@ -71,6 +71,7 @@ impl WgpuBackend {
             prefill_rows: if software { 64 } else { 512 },
             asynchronous: true,
             images: true,
+            tables_in_files: false,
         };
         Ok(WgpuBackend { caps, device, pipelines, next_ticket: AtomicU64::new(0), under_way: Mutex::default() })
     }

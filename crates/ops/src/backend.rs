@@ -160,6 +160,8 @@ pub struct Caps {
     pub asynchronous: bool,
     /// It runs the operations of image models: those from [`Op::Input`] to [`Op::Conv2d`].
     pub images: bool,
+    /// [`Backend::upload_table`] leaves the matrix in its file, so that it takes no memory of the device.
+    pub tables_in_files: bool,
 }
 
 /// Wishes at upload.

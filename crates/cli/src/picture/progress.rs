@@ -94,14 +94,10 @@ impl<'a> Progress<'a> {
     }
 
     fn announce(&mut self) {
-        let Some((time, rate)) = forecast::rest(self.plan, self.encoded) else { return };
+        let Some(time) = forecast::rest(self.plan, self.encoded) else { return };
         self.expected = Some(time);
         if !self.quiet {
-            say(&format!(
-                "the prompt is read; steps and pixels will take about {} at the speed of the text encoder ({:.1} G multiply-adds/s)",
-                seconds(time),
-                rate / 1e9
-            ));
+            say(&format!("the prompt is read; by its time steps and pixels will take about {}", seconds(time)));
         }
     }
 

@@ -78,6 +78,7 @@ impl MockDevice {
             prefill_rows: 64,
             asynchronous: true,
             images: true,
+            tables_in_files: false,
         };
         MockDevice { caps, link: Link::open(), under_way: Mutex::default() }
     }

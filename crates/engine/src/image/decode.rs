@@ -5,7 +5,7 @@
 //! stage; so as few layers as possible are cut.
 
 use super::ImageError;
-use super::run::{Compiled, Runner, bytes, operations};
+use super::run::{Compiled, Runner, Work, bytes};
 use onebit_models::image::vae::stripes::{HALO, HIDDEN, STATISTICS, Stage, Stripe};
 use onebit_models::image::vae::{self, Vae};
 use onebit_models::image::{ImagePart, ImageSize};
@@ -27,8 +27,8 @@ pub(super) struct Tiling {
     pub runs: usize,
     /// Bytes of temporaries at the worst moment.
     pub bytes: u64,
-    /// Multiply-adds.
-    pub operations: u64,
+    /// What they compute.
+    pub work: Work,
 }
 
 /// Where stages begin, and the stripes of each.
@@ -44,7 +44,7 @@ pub(super) fn tiling(vae: &Vae, size: ImageSize, most: u64) -> Result<Tiling, Im
     let program = vae.program(grid);
     let all = bytes(&program);
     if all <= most {
-        return Ok(Tiling { cut: None, tiles: 1, runs: 1, bytes: all, operations: operations(&program) });
+        return Ok(Tiling { cut: None, tiles: 1, runs: 1, bytes: all, work: Work::of(&program) });
     }
     let mut least = all;
     for block in (0..vae.blocks()).rev() {
@@ -69,7 +69,7 @@ fn cut(vae: &Vae, grid: Grid, block: usize, most: u64) -> Result<Tiling, u64> {
     // What the head gives is cut into rows, and for that copied.
     let first = kept(grid, stages[0].channels());
     let mut worst = bytes(&head).max(first) + first;
-    let (mut all, mut stripes) = (operations(&head), Vec::new());
+    let (mut all, mut stripes) = (Work::of(&head), Vec::new());
     for stage in &stages {
         let scale = stage.scale();
         let out = Grid { height: scale * grid.height, width: scale * grid.width };
@@ -87,14 +87,15 @@ fn cut(vae: &Vae, grid: Grid, block: usize, most: u64) -> Result<Tiling, u64> {
         }
         worst = worst.max(taken);
         for stripe in &chosen {
-            all += (0..=stage.gathered()).map(|known| operations(&stage.program(*stripe, known))).sum::<u64>();
+            let programs = (0..=stage.gathered()).map(|known| Work::of(&stage.program(*stripe, known)));
+            all = programs.fold(all, |all, work| all + work);
         }
         stripes.push(chosen);
         grid = out;
     }
     let tiles = stripes.iter().map(Vec::len).max().unwrap_or(1);
     let runs = 1 + stages.iter().zip(&stripes).map(|(stage, all)| (stage.gathered() + 1) * all.len()).sum::<usize>();
-    let tiling = Tiling { cut: Some(Cut { block, stripes }), tiles, runs, bytes: worst, operations: all };
+    let tiling = Tiling { cut: Some(Cut { block, stripes }), tiles, runs, bytes: worst, work: all };
     if worst <= most { Ok(tiling) } else { Err(worst) }
 }
 

@@ -105,6 +105,7 @@ impl ImageModel {
             let error = OpError::UnsupportedOp { backend: backend.caps().name.clone(), op: "full_attention" };
             return Err(ImageError::Device { part: ImagePart::Transformer, error });
         }
+        let file = tree.tokenizer()?;
         let (facts, sketches) = {
             let sources = ImagePart::ALL.map(|part| tree.open(part));
             let [text, transformer, vae] = sources;
@@ -116,10 +117,11 @@ impl ImageModel {
                 text: text_encoder::sketch(&*text).map_err(of(ImagePart::TextEncoder))?,
                 transformer: transformer::sketch(&*transformer).map_err(of(ImagePart::Transformer))?,
                 vae: vae::sketch(&*vae).map_err(of(ImagePart::Vae))?,
+                tokenizer: file.len() as u64,
             };
             (facts, sketches)
         };
-        let tokenizer = Tokenizer::from_json(&tree.tokenizer()?)?;
+        let tokenizer = Tokenizer::from_json(&file)?;
         prompt::padding(&tokenizer)?;
         Ok(ImageModel { tree, backend, options, facts, tokenizer, sketches, loaded: Loaded::default() })
     }
@@ -156,7 +158,7 @@ impl ImageModel {
     /// [`ImageError::Parameter`].
     pub fn plan(&self, settings: &ImageSettings) -> Result<ImagePlan, ImageError> {
         self.check(settings)?;
-        Ok(plan::plan(&self.sketches, settings, self.options.activations, self.options.free_bytes)?.0)
+        Ok(plan::plan(&self.sketches, settings, &self.options, self.backend.caps())?.0)
     }
 
     /// Gives the memory of all parts back; the next picture reads them again.
@@ -178,8 +180,7 @@ impl ImageModel {
         self.check_noise(request)?;
         let tokens = prompt::encode(&self.tokenizer, &request.prompt)?;
         self.check_length(&tokens, settings)?;
-        let activations = self.options.activations;
-        let (plan, tiling) = plan::plan(&self.sketches, settings, activations, self.options.free_bytes)?;
+        let (plan, tiling) = plan::plan(&self.sketches, settings, &self.options, self.backend.caps())?;
         self.check_memory(&plan, settings)?;
         let mut listener = Listener { on, stopped: false, seconds: Vec::new() };
         let texts = self.read_prompts(request, &tokens, plan.one_by_one, &mut listener)?;

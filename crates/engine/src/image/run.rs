@@ -3,7 +3,7 @@
 use super::ImageError;
 use onebit_models::image::ImagePart;
 use onebit_ops::{
-    Backend, CacheSpec, KvFormat, KvSpec, Op, OpError, Plan, PlanOptions, Program, Segment, StepInputs, wait,
+    Backend, CacheSpec, KvFormat, KvSpec, Op, OpError, Plan, PlanOptions, Program, Segment, StepInputs, Weight, wait,
 };
 use std::collections::BTreeMap;
 
@@ -76,9 +76,78 @@ pub(super) fn bytes(program: &Program) -> u64 {
     4 * program.place().1 as u64 + beside
 }
 
-/// Multiply-adds of one run.
-pub(super) fn operations(program: &Program) -> u64 {
-    program.ops.iter().map(|op| op.cost(rows(program, op), &[], KvFormat::F32).macs).sum()
+/// Bytes of what goes into a program by name, and of what comes out of it.
+pub(super) fn exchanged(program: &Program) -> [u64; 2] {
+    let mut values = [0, 0];
+    for op in &program.ops {
+        match op {
+            Op::Input { out, .. } => values[0] += program.max_rows(*out) * program.tensors[out.0 as usize].cols,
+            Op::Output { x, .. } => values[1] += program.max_rows(x.tensor) * x.cols(),
+            _ => {}
+        }
+    }
+    values.map(|values| 4 * values as u64)
+}
+
+/// What programs compute.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Work {
+    /// Multiply-adds.
+    pub operations: u64,
+    /// The same by the time that they take beside each other: those of products with weights of four bits count as they are.
+    pub weighed: u64,
+}
+
+impl Work {
+    /// Of one run.
+    pub(super) fn of(program: &Program) -> Work {
+        program.ops.iter().fold(Work::default(), |work, op| work + Work::of_op(program, op))
+    }
+
+    fn of_op(program: &Program, op: &Op) -> Work {
+        let operations = op.cost(rows(program, op), &[], KvFormat::F32).macs;
+        let (times_as_fast, outputs) = match op {
+            Op::Linear { weight, .. } => (speed(weight), weight.rows()),
+            Op::Conv2d { conv, .. } => (FLOATS, conv.weight.rows()),
+            _ => (FLOATS, OUTPUTS),
+        };
+        // What fills no block of outputs takes the time of a full one.
+        let full = outputs.next_multiple_of(OUTPUTS) as f64 / outputs.max(1) as f64;
+        Work { operations, weighed: OP + (operations as f64 * full / times_as_fast) as u64 }
+    }
+}
+
+impl std::ops::Add for Work {
+    type Output = Work;
+    fn add(self, other: Work) -> Work {
+        Work { operations: self.operations + other.operations, weighed: self.weighed + other.weighed }
+    }
+}
+
+impl std::ops::Mul<Work> for u64 {
+    type Output = Work;
+    fn mul(self, work: Work) -> Work {
+        Work { operations: self * work.operations, weighed: self * work.weighed }
+    }
+}
+
+/// How much faster than with weights of four bits, or of eight, a device multiplies with weights of one or two bits: 4.9 to 7.6 times
+/// in the records of `bench/record`, but 2.7 times with AVX2, and 3.5 times with two bits on a processor.
+const FEW_BITS: f64 = 5.0;
+/// The same of attention, convolutions and products of floats: 0.6 to 0.9 times there.
+const FLOATS: f64 = 0.7;
+/// Outputs that are computed together.
+const OUTPUTS: usize = 32;
+/// Multiply-adds in the time that an operation takes before it has computed any.
+const OP: u64 = 700_000;
+
+fn speed(weight: &Weight) -> f64 {
+    let bits = 8.0 * weight.resident_bytes() as f64 / (weight.rows() * weight.cols()).max(1) as f64;
+    match bits {
+        ..3.0 => FEW_BITS,
+        ..12.0 => 1.0,
+        _ => FLOATS,
+    }
 }
 
 fn rows(program: &Program, op: &Op) -> usize {

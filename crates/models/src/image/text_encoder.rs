@@ -65,6 +65,11 @@ impl TextEncoder {
         rec.finish()
     }
 
+    /// The embedding, of which only rows are looked up.
+    pub fn table(&self) -> &Weight {
+        &self.embed
+    }
+
     /// Every weight but the embedding, in forward order.
     pub fn weights(&self) -> Vec<&Weight> {
         self.stack.weights().collect()

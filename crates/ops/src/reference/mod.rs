@@ -124,6 +124,7 @@ impl Reference {
                 prefill_rows: 64,
                 asynchronous: false,
                 images: true,
+                tables_in_files: false,
             },
             next_ticket: AtomicU64::new(0),
             done: Mutex::default(),

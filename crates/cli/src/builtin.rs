@@ -1,5 +1,5 @@
-//! The models that run when none is named: small trained ones whose files are part of the program, one that answers with
-//! text and one that draws.
+//! Small trained models whose files are part of the program: one that answers with text, and two that draw, with weights of one
+//! bit and of three values. One of each kind runs when none is named.
 //!
 //! Their files have paths that no file system knows; [`file()`] serves them to the same readers that read folders. Nothing is
 //! unpacked and nothing is written.
@@ -8,46 +8,59 @@ use crate::memory;
 use crate::resolve::Located;
 use crate::terminal;
 use onebit_checkpoint::ImageFolders;
-use onebit_hub::packs::{PACKS, Pack, Support};
+use onebit_hub::packs::{Alphabet, PACKS, Pack, Support};
 use std::path::{Path, PathBuf};
 
-/// What a built-in model makes.
+/// A built-in model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BuiltIn {
-    /// Answers.
-    Text,
-    /// Pictures.
-    Image,
+    /// Answers; weights of one bit.
+    Seedling,
+    /// Draws; weights of one bit.
+    Sprout,
+    /// Draws; weights of three values.
+    SproutTernary,
 }
 
 /// A file of a model: its path below the model's folder, and its bytes.
 type File = (&'static str, &'static [u8]);
 
-const TEXT_FILES: [File; 6] = [
-    ("model.safetensors", include_bytes!("../../../models/seedling/model.safetensors")),
-    ("config.json", include_bytes!("../../../models/seedling/config.json")),
-    ("generation_config.json", include_bytes!("../../../models/seedling/generation_config.json")),
-    ("tokenizer.json", include_bytes!("../../../models/seedling/tokenizer.json")),
-    ("tokenizer_config.json", include_bytes!("../../../models/seedling/tokenizer_config.json")),
-    ("chat_template.jinja", include_bytes!("../../../models/seedling/chat_template.jinja")),
-];
-
-macro_rules! sprout {
-    ($file:literal) => {
-        ($file, include_bytes!(concat!("../../../models/sprout/", $file)))
+/// Files of a folder below `models`.
+macro_rules! files {
+    ($model:literal: $($file:literal),+ $(,)?) => {
+        [$(($file, include_bytes!(concat!("../../../models/", $model, "/", $file)))),+]
     };
 }
 
-const IMAGE_FILES: [File; 8] = [
-    sprout!("transformer-packed-mflux/config.json"),
-    sprout!("transformer-packed-mflux/diffusion_pytorch_model.safetensors"),
-    sprout!("transformer-packed-mflux/quantization_config.json"),
-    sprout!("text_encoder-mlx-4bit/config.json"),
-    sprout!("text_encoder-mlx-4bit/model.safetensors"),
-    sprout!("vae/config.json"),
-    sprout!("vae/diffusion_pytorch_model.safetensors"),
-    sprout!("tokenizer/tokenizer.json"),
-];
+static SEEDLING: [File; 6] = files!("seedling":
+    "model.safetensors",
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "chat_template.jinja",
+);
+
+static SPROUT: [File; 3] = files!("sprout":
+    "transformer-packed-mflux/config.json",
+    "transformer-packed-mflux/diffusion_pytorch_model.safetensors",
+    "transformer-packed-mflux/quantization_config.json",
+);
+
+static SPROUT_TERNARY: [File; 3] = files!("sprout-ternary":
+    "transformer-packed-mflux/config.json",
+    "transformer-packed-mflux/diffusion_pytorch_model.safetensors",
+    "transformer-packed-mflux/quantization_config.json",
+);
+
+/// What both transformers stand between.
+static SPROUT_SHARED: [File; 5] = files!("sprout":
+    "text_encoder-mlx-4bit/config.json",
+    "text_encoder-mlx-4bit/model.safetensors",
+    "vae/config.json",
+    "vae/diffusion_pytorch_model.safetensors",
+    "tokenizer/tokenizer.json",
+);
 
 /// One model in one folder: bytes of its configuration, of what says how it is packed, and of its weights.
 pub struct Embedded {
@@ -60,14 +73,22 @@ pub struct Embedded {
 }
 
 impl BuiltIn {
-    const ALL: [BuiltIn; 2] = [BuiltIn::Text, BuiltIn::Image];
+    /// All of them.
+    pub const ALL: [BuiltIn; 3] = [BuiltIn::Seedling, BuiltIn::Sprout, BuiltIn::SproutTernary];
+
+    /// The one that answers when no model is named.
+    pub const TEXT: BuiltIn = BuiltIn::Seedling;
+
+    /// The one that draws when no model is named: of the two that which is more often right.
+    pub const IMAGE: BuiltIn = BuiltIn::SproutTernary;
 
     /// What users call it.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
-            BuiltIn::Text => "seedling",
-            BuiltIn::Image => "sprout",
+            BuiltIn::Seedling => "seedling",
+            BuiltIn::Sprout => "sprout",
+            BuiltIn::SproutTernary => "sprout-ternary",
         }
     }
 
@@ -77,23 +98,62 @@ impl BuiltIn {
         Self::ALL.into_iter().find(|model| model.name() == name)
     }
 
-    /// The folder that its files seem to lie in.
-    fn root(self) -> &'static Path {
-        Path::new(match self {
-            BuiltIn::Text => "built-in:seedling",
-            BuiltIn::Image => "built-in:sprout",
-        })
-    }
-
-    fn files(self) -> &'static [File] {
+    /// Values of its weights.
+    #[must_use]
+    pub fn alphabet(self) -> Alphabet {
         match self {
-            BuiltIn::Text => &TEXT_FILES,
-            BuiltIn::Image => &IMAGE_FILES,
+            BuiltIn::Seedling | BuiltIn::Sprout => Alphabet::Binary,
+            BuiltIn::SproutTernary => Alphabet::Ternary,
         }
     }
 
-    fn bytes(self) -> u64 {
-        self.files().iter().map(|(_, bytes)| bytes.len() as u64).sum()
+    /// Whether it makes pictures, and not text.
+    #[must_use]
+    pub fn draws(self) -> bool {
+        self != BuiltIn::Seedling
+    }
+
+    /// The model whose folder a path is.
+    #[must_use]
+    pub fn at(path: &Path) -> Option<BuiltIn> {
+        Self::ALL.into_iter().find(|model| model.root() == path)
+    }
+
+    /// The folder that its files seem to lie in.
+    fn root(self) -> &'static Path {
+        Path::new(match self {
+            BuiltIn::Seedling => "built-in:seedling",
+            BuiltIn::Sprout => "built-in:sprout",
+            BuiltIn::SproutTernary => "built-in:sprout-ternary",
+        })
+    }
+
+    /// Its own files, and those that it shares.
+    fn files(self) -> impl Iterator<Item = &'static File> {
+        let [own, shared]: [&[File]; 2] = match self {
+            BuiltIn::Seedling => [&SEEDLING, &[]],
+            BuiltIn::Sprout => [&SPROUT, &SPROUT_SHARED],
+            BuiltIn::SproutTernary => [&SPROUT_TERNARY, &SPROUT_SHARED],
+        };
+        own.iter().chain(shared)
+    }
+
+    /// Bytes of all its files.
+    #[must_use]
+    pub fn bytes(self) -> u64 {
+        self.files().map(|(_, bytes)| bytes.len() as u64).sum()
+    }
+
+    /// The parts of a model that draws; `None` for one that does not.
+    #[must_use]
+    pub fn image_folders(self) -> Option<ImageFolders> {
+        let part = |name: &str| self.root().join(name);
+        self.draws().then(|| ImageFolders {
+            transformer: part("transformer-packed-mflux"),
+            text_encoder: part("text_encoder-mlx-4bit"),
+            vae: part("vae"),
+            tokenizer: part("tokenizer/tokenizer.json"),
+        })
     }
 
     /// It by its own name.
@@ -106,42 +166,23 @@ impl BuiltIn {
     #[must_use]
     pub fn by_default(self) -> Located {
         let size = terminal::bytes(self.bytes());
-        let choice = match self {
-            BuiltIn::Text => {
-                let better = match largest_that_fits(memory::free()) {
-                    Some((pack, bytes)) => format!(
-                        "; `onebit pull {}` gets the largest pack that fits this machine ({})",
-                        pack.short,
-                        terminal::bytes(bytes)
-                    ),
-                    None => String::new(),
-                };
-                format!("no model is named, so the built-in {size} demo model answers{better}")
-            }
-            BuiltIn::Image => format!(
+        let choice = if self.draws() {
+            format!(
                 "no model is named, so the built-in {size} demo model draws: simple shapes in plain colours and nothing else; \
                  `onebit pull image-ternary-4b` gets a model that draws everything"
-            ),
+            )
+        } else {
+            let better = match largest_that_fits(memory::free()) {
+                Some((pack, bytes)) => format!(
+                    "; `onebit pull {}` gets the largest pack that fits this machine ({})",
+                    pack.short,
+                    terminal::bytes(bytes)
+                ),
+                None => String::new(),
+            };
+            format!("no model is named, so the built-in {size} demo model answers{better}")
         };
         Located { choice: Some(choice), ..self.located() }
-    }
-}
-
-/// Whether a path is the folder of the built-in model that makes pictures.
-#[must_use]
-pub fn is_image(path: &Path) -> bool {
-    path == BuiltIn::Image.root()
-}
-
-/// The parts of the built-in model that makes pictures.
-#[must_use]
-pub fn image_folders() -> ImageFolders {
-    let part = |name: &str| BuiltIn::Image.root().join(name);
-    ImageFolders {
-        transformer: part("transformer-packed-mflux"),
-        text_encoder: part("text_encoder-mlx-4bit"),
-        vae: part("vae"),
-        tokenizer: part("tokenizer/tokenizer.json"),
     }
 }
 
@@ -149,8 +190,8 @@ pub fn image_folders() -> ImageFolders {
 #[must_use]
 pub fn embedded(folder: &Path) -> Option<Embedded> {
     // Pictures are described by the part that makes them.
-    let transformer = image_folders().transformer;
-    let folder = if is_image(folder) { &transformer } else { folder };
+    let transformer = BuiltIn::at(folder).and_then(BuiltIn::image_folders).map(|folders| folders.transformer);
+    let folder = transformer.as_deref().unwrap_or(folder);
     let read = |name: &str| file(&folder.join(name));
     let weights = read("model.safetensors").or_else(|| read("diffusion_pytorch_model.safetensors"))?;
     Some(Embedded { config: read("config.json")?, quantization: read("quantization_config.json"), weights })
@@ -161,15 +202,14 @@ pub fn embedded(folder: &Path) -> Option<Embedded> {
 pub fn file(path: &Path) -> Option<&'static [u8]> {
     BuiltIn::ALL.into_iter().find_map(|model| {
         let name = path.strip_prefix(model.root()).ok()?;
-        model.files().iter().find(|(known, _)| Path::new(known) == name).map(|(_, bytes)| *bytes)
+        model.files().find(|(known, _)| Path::new(known) == name).map(|(_, bytes)| *bytes)
     })
 }
 
 /// Paths of the built-in files right below a folder, in order.
 #[must_use]
 pub fn files_in(folder: &Path) -> Vec<PathBuf> {
-    let all =
-        BuiltIn::ALL.into_iter().flat_map(|model| model.files().iter().map(move |(name, _)| model.root().join(name)));
+    let all = BuiltIn::ALL.into_iter().flat_map(|model| model.files().map(move |(name, _)| model.root().join(name)));
     let mut files: Vec<PathBuf> = all.filter(|path| path.parent() == Some(folder)).collect();
     files.sort();
     files
@@ -197,10 +237,29 @@ mod tests {
     #[test]
     fn only_their_own_paths_are_served() {
         for model in BuiltIn::ALL {
-            assert!(model.files().iter().all(|(name, bytes)| file(&model.root().join(name)) == Some(*bytes)));
+            assert!(model.files().all(|(name, bytes)| file(&model.root().join(name)) == Some(*bytes)));
             assert!(file(&model.root().join("absent")).is_none() && embedded(model.root()).is_some());
         }
         assert!(file(Path::new("config.json")).is_none() && embedded(Path::new("")).is_none());
-        assert_eq!(files_in(&image_folders().vae).len(), 2);
+    }
+
+    /// Two models that draw take less than 12 MB of the program: what they share is one piece of it.
+    #[test]
+    fn models_that_draw_share_what_is_alike() {
+        let drawing = || BuiltIn::ALL.into_iter().filter(|model| model.draws());
+        let mut pieces: Vec<(*const u8, usize)> =
+            drawing().flat_map(BuiltIn::files).map(|(_, bytes)| (bytes.as_ptr(), bytes.len())).collect();
+        let files = pieces.len();
+        pieces.sort_unstable();
+        pieces.dedup();
+        assert_eq!((files, pieces.len()), (16, 11));
+        let bytes: usize = pieces.iter().map(|(_, len)| len).sum();
+        assert!(bytes < 12_000_000, "{bytes} bytes");
+        for model in drawing() {
+            let folders = model.image_folders().expect("it draws");
+            assert_eq!(files_in(&folders.vae).len(), 2);
+            assert_eq!(BuiltIn::at(model.root()), Some(model));
+        }
+        assert_eq!((BuiltIn::TEXT.draws(), BuiltIn::IMAGE.draws()), (false, true));
     }
 }

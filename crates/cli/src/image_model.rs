@@ -1,12 +1,13 @@
 //! From the folder of an image model, or the file of its transformer, to one that can be run.
 
 use crate::args::RunOptions;
+use crate::builtin::BuiltIn;
 use crate::source::Source;
-use crate::{builtin, load, memory, side, trial};
+use crate::{load, memory, side, trial};
 use anyhow::{Context, Result};
 use onebit_checkpoint::{Error, ImageFolders, Kind, image_folders, is_image_folder};
 use onebit_engine::image::{ImageModel, ImageOptions, ImageTree};
-use onebit_models::image::{ImagePart, text_encoder, transformer};
+use onebit_models::image::{ImagePart, ImageSize, text_encoder, transformer, vae};
 use onebit_ops::{Backend, SourceError, WeightSource};
 use std::path::Path;
 use std::sync::Arc;
@@ -41,7 +42,7 @@ impl ImageTree for Files {
 /// Whether a path is the folder of an image model, complete or not, or the file of its transformer.
 #[must_use]
 pub fn is_one(path: &Path) -> bool {
-    builtin::is_image(path) || is_image_folder(path) || is_transformer(path)
+    built_in(path).is_some() || is_image_folder(path) || is_transformer(path)
 }
 
 /// Whether a file holds the transformer of an image model.
@@ -55,7 +56,21 @@ fn is_transformer(path: &Path) -> bool {
 /// # Errors
 /// As [`image_folders`].
 pub fn folders(path: &Path) -> Result<ImageFolders, Error> {
-    if builtin::is_image(path) { Ok(builtin::image_folders()) } else { image_folders(path) }
+    built_in(path).map_or_else(|| image_folders(path), Ok)
+}
+
+/// The parts of a built-in model.
+fn built_in(path: &Path) -> Option<ImageFolders> {
+    BuiltIn::at(path)?.image_folders()
+}
+
+/// The size of a picture where nobody names any, by the decoder's header.
+///
+/// # Errors
+/// A decoder that is missing or of another shape than this program runs.
+pub fn usual_size(path: &Path) -> Result<ImageSize> {
+    let decoder = load::open_any(&folders(path)?.vae, &load::Options::default())?;
+    Ok(vae::outline(&decoder)?.0.usual_size())
 }
 
 /// Opens an image model. Reads headers only.

@@ -35,7 +35,7 @@ impl Default for Options {
 /// command of their own), vision projectors, draft models, unknown architectures.
 pub fn open(path: &Path, options: &Options) -> Result<Source> {
     let source = open_any(path, options)?;
-    let name = if builtin::is_image(path) { BuiltIn::Image.name().to_owned() } else { path.display().to_string() };
+    let name = BuiltIn::at(path).map_or_else(|| path.display().to_string(), |model| model.name().to_owned());
     refuse_kind(&name, source.checkpoint().kind())?;
     Ok(source)
 }

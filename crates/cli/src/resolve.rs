@@ -93,8 +93,8 @@ pub fn locate_image(word: &str) -> Result<Located> {
         Some(Named::Path(path)) if path.exists() => Located { name: title(&path), path, choice: None },
         Some(Named::Path(path)) => bail!("{} does not exist; check the path", path.display()),
         Some(Named::Repo(repo)) => image_in_cache(&repo)?,
-        Some(Named::BuiltIn(BuiltIn::Image)) => BuiltIn::Image.located(),
-        Some(Named::BuiltIn(BuiltIn::Text)) => {
+        Some(Named::BuiltIn(model)) if model.draws() => model.located(),
+        Some(Named::BuiltIn(_)) => {
             bail!("{word} answers with text; the models that make pictures are {}", image_names())
         }
         None => bail!(Usage(format!(
@@ -131,12 +131,13 @@ fn image_in_cache(repo: &RepoRef) -> Result<Located> {
     Ok(Located { path, name: repo.to_string(), choice: None })
 }
 
-/// Short names of the packs that make pictures, as a list in words.
+/// Names of the packs that make pictures, and of the built-in models that do, as a list in words.
 #[must_use]
 pub fn image_names() -> String {
     let packs = packs::PACKS.iter().filter(|p| p.support == Support::Image).map(|p| p.short);
-    let names: Vec<&str> = packs.collect();
-    format!("{} and the built-in {}", names.join(", "), BuiltIn::Image.name())
+    let packs: Vec<&str> = packs.collect();
+    let built_in: Vec<&str> = BuiltIn::ALL.into_iter().filter(|m| m.draws()).map(BuiltIn::name).collect();
+    format!("{} and the built-in {}", packs.join(", "), built_in.join(" and "))
 }
 
 /// A file or folder that is named as a path, for commands that take nothing else.

@@ -99,7 +99,7 @@ pub fn locate(model: Option<&str>, options: &RunOptions, quiet: bool) -> Result<
     let backend = backends::open(options, quiet)?;
     let located = match model {
         Some(word) => resolve::locate(word, &*backend)?,
-        None => BuiltIn::Text.by_default(),
+        None => BuiltIn::TEXT.by_default(),
     };
     if let Some(choice) = located.choice.as_ref().filter(|_| !quiet) {
         terminal::say(&format!("note: {choice}"));

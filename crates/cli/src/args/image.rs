@@ -209,7 +209,8 @@ The sheet has a row for each prompt and a column for each model and size; time a
 A picture that fails, or a model that does not fit, becomes a cell with the reason. Beside sheet.png, sheet.json has the \
 numbers.
 
-Example:
+Examples:
+  onebit image compare sprout sprout-ternary --prompts prompts.txt
   onebit image compare image-binary-4b image-ternary-4b --prompts prompts.txt --sizes 512x512,1024x1024 -o sheet.png")]
 pub struct CompareArgs {
     /// Models, one column or more each
@@ -218,8 +219,8 @@ pub struct CompareArgs {
     /// A text file with a prompt on each line
     #[arg(long, value_name = "FILE")]
     pub prompts: PathBuf,
-    /// Sizes, separated by commas
-    #[arg(long, value_name = "WIDTHxHEIGHT,...", value_delimiter = ',', default_value = "512x512", value_parser = size)]
+    /// Sizes, separated by commas [default: 512x512, or what each model was made for if smaller]
+    #[arg(long, value_name = "WIDTHxHEIGHT,...", value_delimiter = ',', value_parser = size)]
     pub sizes: Vec<ImageSize>,
     /// Seed of all pictures
     #[arg(long, value_name = "N", default_value = "0")]

@@ -1,14 +1,18 @@
-//! `onebit models`: the published packs, what they take, and whether they fit here.
+//! `onebit models`: the published packs, what they take, and whether they fit here; and the models that are built in.
 
 use crate::args::ModelsArgs;
-use crate::{backends, kept, terminal};
+use crate::builtin::BuiltIn;
+use crate::{backends, kept, load, terminal};
 use anyhow::Result;
 use onebit_engine::OVERHEAD;
 use onebit_hub::packs::{Alphabet, PACKS, Pack, Support};
 use onebit_hub::{HubConfig, RepoRef};
+use onebit_models::image::{text_encoder, transformer};
+use onebit_models::outline;
 use onebit_ops::{Backend, KvFormat};
 use serde::Serialize;
 use std::io::Write;
+use std::path::Path;
 
 /// One line of the table.
 #[derive(Debug, Serialize)]
@@ -20,7 +24,11 @@ struct Row {
     bits: u32,
     group: u32,
     parameters: u64,
-    repository: &'static str,
+    /// It is part of the program.
+    built_in: bool,
+    /// It runs when no model is named.
+    default: bool,
+    repository: Option<&'static str>,
     gguf_repository: Option<&'static str>,
     gguf_type: Option<&'static str>,
     download_bytes: Option<u64>,
@@ -72,7 +80,8 @@ pub fn run(args: &ModelsArgs) -> Result<()> {
         };
         repos.into_iter().flatten().any(there)
     };
-    let rows: Vec<Row> = PACKS.iter().map(|pack| row(pack, args, &*backend, free, downloaded(pack))).collect();
+    let packs = PACKS.iter().map(|pack| Ok(row(pack, args, &*backend, free, downloaded(pack))));
+    let rows: Vec<Row> = packs.chain(BuiltIn::ALL.map(built_in)).collect::<Result<_>>()?;
     let mut out = std::io::stdout().lock();
     if args.json {
         writeln!(out, "{}", serde_json::to_string_pretty(&rows)?)?;
@@ -96,15 +105,14 @@ fn row(pack: &Pack, args: &ModelsArgs, backend: &dyn Backend, free: u64, downloa
     Row {
         name: pack.short,
         title: pack.title,
-        kind: match pack.alphabet {
-            Alphabet::Binary => "binary",
-            Alphabet::Ternary => "ternary",
-        },
+        kind: kind(pack.alphabet),
         answers_with: if pack.support == Support::Image { "pictures" } else { "text" },
         bits: pack.bits,
         group: pack.group,
         parameters: pack.params,
-        repository: pack.mlx_repo,
+        built_in: false,
+        default: false,
+        repository: Some(pack.mlx_repo),
         gguf_repository: pack.gguf_repo,
         gguf_type: pack.gguf.map(|(kind, _)| kind),
         download_bytes: pack.mlx_bytes,
@@ -116,6 +124,52 @@ fn row(pack: &Pack, args: &ModelsArgs, backend: &dyn Backend, free: u64, downloa
         supported: unsupported_because.is_none(),
         unsupported_because,
         downloaded,
+    }
+}
+
+/// A model that is part of the program: its own headers tell what it is.
+fn built_in(model: BuiltIn) -> Result<Row> {
+    let open = |path: &Path| load::open_any(path, &load::Options::default());
+    let path = model.located().path;
+    let (parameters, context) = match model.image_folders() {
+        Some(folders) => {
+            let transformer = transformer::outline(&open(&folders.transformer)?)?.0;
+            (transformer.parameters, text_encoder::outline(&open(&folders.text_encoder)?)?.0.context)
+        }
+        None => {
+            let facts = outline(&open(&path)?)?.0;
+            (facts.parameters, facts.context)
+        }
+    };
+    Ok(Row {
+        name: model.name(),
+        title: model.name(),
+        kind: kind(model.alphabet()),
+        answers_with: if model.draws() { "pictures" } else { "text" },
+        bits: if model.alphabet() == Alphabet::Binary { 1 } else { 2 },
+        group: 128,
+        parameters,
+        built_in: true,
+        default: [BuiltIn::TEXT, BuiltIn::IMAGE].contains(&model),
+        repository: None,
+        gguf_repository: None,
+        gguf_type: None,
+        download_bytes: Some(model.bytes()),
+        quality: None,
+        quality_of: None,
+        context: context as u64,
+        memory_bytes: None,
+        fits: None,
+        supported: true,
+        unsupported_because: None,
+        downloaded: true,
+    })
+}
+
+fn kind(alphabet: Alphabet) -> &'static str {
+    match alphabet {
+        Alphabet::Binary => "binary",
+        Alphabet::Ternary => "ternary",
     }
 }
 
@@ -140,6 +194,10 @@ fn table(rows: &[Row], args: &ModelsArgs, free: u64) -> String {
     let cell = |row: &Row| {
         let here = match (row.unsupported_because, row.fits, row.downloaded) {
             (Some(why), ..) => format!("not yet: {why}"),
+            (None, None, _) if row.built_in => {
+                let makes = if row.answers_with == "text" { "answers" } else { "draws simple shapes" };
+                format!("built in: {makes}{}", if row.default { " when no model is named" } else { "" })
+            }
             (None, None, there) => {
                 format!("makes {}{}", row.answers_with, if there { ", downloaded" } else { "" })
             }

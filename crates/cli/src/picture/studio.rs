@@ -78,10 +78,10 @@ impl Studio {
         Ok(Studio { name: located.name.clone(), maker, device, model, residency, decode_bytes })
     }
 
-    /// Width and height of a picture where nobody names any.
+    /// The size of a picture where nobody names one.
     #[must_use]
-    pub fn side(&self) -> usize {
-        self.model.side()
+    pub fn usual_size(&self) -> ImageSize {
+        self.model.usual_size()
     }
 
     /// What a picture of a size is made with where nobody says otherwise.

@@ -573,6 +573,12 @@ fn a_server_makes_the_same_pictures() {
     std::fs::write(desk.file("http.png"), &file).expect("written");
     assert_eq!(desk.pixels("http.png"), desk.pixels("cli.png"));
     assert_eq!(desk.texts("http.png"), desk.texts("cli.png"));
+    for (width, height) in [(32, 48), (64, 32), (96, 96)] {
+        let order = json!({"prompt": "A tree", "size": format!("{width}x{height}"), "steps": 1, "seed": 5});
+        let file = base64(server.post(path, &order).1["data"][0]["b64_json"].as_str().expect("a picture"));
+        let (_, wide, high) = png::decode(Cursor::new(file)).expect("a picture");
+        assert_eq!((wide, high), (width, height), "a size is never changed in silence");
+    }
     // Text goes on beside it, and each has its own door.
     let (status, reply) =
         server.post("/v1/chat/completions", &json!({"messages": [{"role": "user", "content": "hi"}], "max_tokens": 2}));

@@ -6,6 +6,7 @@ use onebit_checkpoint::StoredType;
 use onebit_checkpoint::safetensors::{TensorSpec, header_bytes};
 use onebit_ops::WeightSource;
 use onebit_quant::ParamType;
+use serde_json::json;
 use std::io::Write;
 use std::time::Duration;
 
@@ -125,8 +126,15 @@ fn the_27b_is_described_from_its_header_alone() {
 #[test]
 fn the_table_of_models() {
     let text = onebit(&["models"]).run().ok().stdout;
-    for part in ["bonsai-1.7b", "ternary-27b", "not yet: rotated weights", "makes pictures", "memory at 8,192", "80.5*"]
-    {
+    for part in [
+        "bonsai-1.7b",
+        "ternary-27b",
+        "not yet: rotated weights",
+        "makes pictures",
+        "memory at 8,192",
+        "80.5*",
+        "built in",
+    ] {
         assert!(text.contains(part), "no {part:?} in {text}");
     }
     let json = onebit(&["models", "--json"]).run().ok().json();
@@ -136,6 +144,14 @@ fn the_table_of_models() {
     // 4.21 GB of weights, 0.54 GB of keys and values, two states of 157 MB, 0.3 GB for the rest.
     assert_eq!(row("bonsai-27b")["memory_bytes"], 4_207_377_408u64 + 8192 * 65_536 + 2 * 156_893_184 + 300_000_000);
     assert_eq!(row("ternary-2-27b")["supported"], false);
+    for (name, bits, makes, default) in
+        [("seedling", 1, "text", true), ("sprout", 1, "pictures", false), ("sprout-ternary", 2, "pictures", true)]
+    {
+        let row = row(name);
+        assert_eq!((&row["built_in"], &row["bits"], &row["default"]), (&json!(true), &json!(bits), &json!(default)));
+        assert!(row["answers_with"] == makes && row["parameters"].as_u64() > Some(9_000_000), "{row}");
+        assert!(text.contains(&format!("\n{name} ")), "no {name} in {text}");
+    }
     let quantised = onebit(&["models", "--json", "--kv-quant", "q4", "--ctx", "32768"]).run().ok().json();
     assert_ne!(quantised, json);
 }

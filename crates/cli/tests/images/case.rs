@@ -1,7 +1,8 @@
 //! One golden image model with its jobs and expected outputs.
 
-use onebit::load;
+use onebit::image_shape::ImageShape;
 use onebit::source::Source;
+use onebit::{load, side};
 use onebit_checkpoint::{ImageFolders, image_folders};
 use onebit_engine::image::{ImageModel, ImageOptions, ImageRequest, ImageSettings, ImageTree};
 use onebit_models::LoadOptions;
@@ -50,8 +51,8 @@ impl Job {
     }
 }
 
-/// The files of a case.
-struct Tree(ImageFolders);
+/// The files of a model.
+pub(crate) struct Tree(pub(crate) ImageFolders);
 
 impl Tree {
     fn source(&self, part: ImagePart) -> Source {
@@ -69,7 +70,19 @@ impl ImageTree for Tree {
         Ok(Box::new(self.source(part)))
     }
     fn tokenizer(&self) -> Result<Vec<u8>, SourceError> {
-        Ok(std::fs::read(&self.0.tokenizer).unwrap())
+        Ok(side::read(&self.0.tokenizer).unwrap().unwrap())
+    }
+}
+
+/// A model of the published size, made up.
+pub(crate) struct Published(pub(crate) &'static str);
+
+impl ImageTree for Published {
+    fn open(&self, part: ImagePart) -> Result<Box<dyn WeightSource + '_>, SourceError> {
+        Ok(Box::new(ImageShape::new(self.0, part).unwrap()))
+    }
+    fn tokenizer(&self) -> Result<Vec<u8>, SourceError> {
+        Ok(std::fs::read(Case::all()[0].folder.join("tokenizer/tokenizer.json")).unwrap())
     }
 }
 
@@ -188,7 +201,7 @@ impl Case {
         }
     }
 
-    fn tree(&self) -> Tree {
+    pub(crate) fn tree(&self) -> Tree {
         Tree(image_folders(&self.folder).unwrap())
     }
 

@@ -2,6 +2,7 @@
 //! of image models have met elsewhere.
 
 mod case;
+mod forecasts;
 mod original;
 mod users;
 

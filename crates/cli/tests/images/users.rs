@@ -1,7 +1,7 @@
 //! What users of image models have met elsewhere, in miniature.
 
-use crate::case::{self, Case, Job};
-use onebit::image_shape::{self, ImageShape};
+use crate::case::{self, Case, Job, Published};
+use onebit::image_shape;
 use onebit_backend_cpu::{CpuBackend, CpuOptions};
 use onebit_engine::image::{
     ImageError, ImageEvent, ImageModel, ImageOptions, ImageRequest, ImageSettings, ImageTree, Picture, Residency,
@@ -9,7 +9,7 @@ use onebit_engine::image::{
 use onebit_models::image::{ImagePart, ImageSize};
 use onebit_ops::{Activations, Backend, SourceError, WeightSource};
 use std::ops::ControlFlow;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 fn model() -> (Case, ImageModel) {
     let backend: Arc<dyn Backend> = Arc::new(CpuBackend::new(CpuOptions::default()).unwrap());
@@ -68,18 +68,6 @@ fn stripes_bound_memory_and_give_the_same_picture() {
     assert!(tiles >= 16, "{tiles}");
 }
 
-/// A model of the published size, made up.
-struct Published(&'static str);
-
-impl ImageTree for Published {
-    fn open(&self, part: ImagePart) -> Result<Box<dyn WeightSource + '_>, SourceError> {
-        Ok(Box::new(ImageShape::new(self.0, part).unwrap()))
-    }
-    fn tokenizer(&self) -> Result<Vec<u8>, SourceError> {
-        Ok(std::fs::read(Case::all()[0].folder.join("tokenizer/tokenizer.json")).unwrap())
-    }
-}
-
 /// The published size plans less than 2.2 GB for 512 x 512 and 3 GB for 1024 x 1024 with one part at a time, decodes both in
 /// one piece, and decodes larger pictures in tiles that keep to the same bound.
 #[test]
@@ -100,6 +88,43 @@ fn the_published_size_is_planned_within_bounds() {
         }
         let parameters = model.facts().transformer.parameters;
         assert!((3_680_501_760..3_900_000_000).contains(&parameters), "{parameters}");
+    }
+}
+
+/// A tree that tells which parts were opened.
+struct Watched(case::Tree, Arc<Mutex<Vec<ImagePart>>>);
+
+impl ImageTree for Watched {
+    fn open(&self, part: ImagePart) -> Result<Box<dyn WeightSource + '_>, SourceError> {
+        self.1.lock().unwrap().push(part);
+        self.0.open(part)
+    }
+    fn tokenizer(&self) -> Result<Vec<u8>, SourceError> {
+        self.0.tokenizer()
+    }
+}
+
+/// Parts that stay in memory are read once, and others once for each picture, each when its turn comes.
+#[test]
+fn parts_are_read_in_turn() {
+    let backend: Arc<dyn Backend> = Arc::new(CpuBackend::new(CpuOptions::default()).unwrap());
+    let case = Case::all().remove(0);
+    let opened = Arc::new(Mutex::new(Vec::new()));
+    let tree = Box::new(Watched(case.tree(), opened.clone()));
+    let options = ImageOptions { activations: Activations::F32, keep_biases: false, free_bytes: None };
+    let mut model = ImageModel::open(tree, backend, options).unwrap();
+    let mut request = small(&case).request();
+    let in_turn = ImagePart::ALL.to_vec();
+    for (residency, wanted) in [
+        (Residency::OneByOne, in_turn.clone()),
+        (Residency::OneByOne, in_turn.clone()),
+        (Residency::All, in_turn),
+        (Residency::All, Vec::new()),
+    ] {
+        opened.lock().unwrap().clear();
+        request.settings.residency = residency;
+        make(&mut model, &request).unwrap();
+        assert_eq!(*opened.lock().unwrap(), wanted, "{residency:?}");
     }
 }
 

@@ -9,7 +9,7 @@ use onebit_models::image::schedule;
 use onebit_models::image::text_encoder::{self, TextEncoder};
 use onebit_models::image::transformer::{self, Transformer, names};
 use onebit_models::image::vae::{self, Vae};
-use onebit_models::image::{Facts, ImagePart, ImageSize, PATCH};
+use onebit_models::image::{Facts, ImagePart, ImageSize};
 use onebit_models::{LoadOptions, ModelError, Progress};
 use onebit_ops::{Activations, Backend, OpError, SourceError, WeightSource};
 use onebit_text::Tokenizer;
@@ -138,10 +138,9 @@ impl ImageModel {
         ImageSettings { text_tokens: settings.text_tokens.min(self.facts.text.context), ..settings }
     }
 
-    /// Width and height where nobody names any: 512 pixels, or what the decoder was made for where that is smaller.
-    pub fn side(&self) -> usize {
-        const USUAL: usize = 512;
-        self.facts.vae.side.map_or(USUAL, |side| side.clamp(PATCH, USUAL) / PATCH * PATCH)
+    /// The size of a picture where nobody names one.
+    pub fn usual_size(&self) -> ImageSize {
+        self.facts.vae.usual_size()
     }
 
     /// Tokens of a prompt with its frame: what must not exceed [`ImageSettings::text_tokens`].

@@ -41,6 +41,8 @@ pub struct ImageSize {
 impl ImageSize {
     /// Largest side: positions beyond it were never trained, and sizes stay far from overflow.
     pub const MAX_SIDE: usize = 4096;
+    /// What is made where neither user nor model says otherwise.
+    pub const USUAL: ImageSize = ImageSize { width: 512, height: 512 };
 
     /// A size, or `None` unless both sides are positive multiples of [`PATCH`] up to [`ImageSize::MAX_SIDE`].
     pub fn new(width: usize, height: usize) -> Option<ImageSize> {

@@ -16,7 +16,7 @@
 pub mod stripes;
 
 use super::names::Named;
-use super::{ImageFacts, ImageSize, part_loader};
+use super::{ImageFacts, ImageSize, PATCH, part_loader};
 use crate::loader::{Loader, Target};
 use crate::{LoadOptions, ModelError, Outline, Progress};
 use onebit_ops::{
@@ -33,7 +33,7 @@ pub const PIXELS: &str = "pixels";
 const FOLD: usize = 2;
 
 /// Pixels of a latent pixel of the decoder, in each direction.
-pub const SCALE: usize = super::PATCH / FOLD;
+pub const SCALE: usize = PATCH / FOLD;
 
 /// Epsilon of the group norms.
 const EPS: f32 = 1e-6;
@@ -49,6 +49,14 @@ pub struct VaeFacts {
     pub last_width: usize,
     /// Pixels of a side of the pictures that it was made for, where the configuration tells.
     pub side: Option<usize>,
+}
+
+impl VaeFacts {
+    /// The size of a picture where nobody names one: [`ImageSize::USUAL`], or what the decoder was made for if that is smaller.
+    pub fn usual_size(&self) -> ImageSize {
+        let side = self.side.map_or(ImageSize::USUAL.width(), |side| side / PATCH * PATCH);
+        ImageSize::new(side, side).filter(|own| own.tokens() <= ImageSize::USUAL.tokens()).unwrap_or(ImageSize::USUAL)
+    }
 }
 
 /// A decoder on a device.

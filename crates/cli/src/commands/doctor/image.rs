@@ -6,7 +6,6 @@ use crate::args::{ActivationsName, DoctorArgs};
 use crate::backends::Candidate;
 use crate::{image_model, load};
 use anyhow::Result;
-use onebit_checkpoint::image_folders;
 use onebit_engine::image::{ImageRequest, ImageSettings, Residency};
 use onebit_models::image::{ImagePart, ImageSize, Named, transformer};
 use onebit_ops::WeightSource;
@@ -25,7 +24,7 @@ const LEVELS: u8 = 2;
 
 /// Checks the model in a folder.
 pub(super) fn check(path: &Path, args: &DoctorArgs, candidates: &[Candidate], findings: &mut Findings) -> Result<()> {
-    let folders = image_folders(path)?;
+    let folders = image_model::folders(path)?;
     let source = load::open_any(&folders.transformer, &args.run.files())?;
     let (facts, outline) = transformer::outline(&source)?;
     let named = Named::transformer(&source)?;

@@ -7,7 +7,7 @@ use crate::args::CompareArgs;
 use crate::picture::pixels::Pixels;
 use crate::picture::{place, png};
 use crate::terminal::{self, bytes, seconds};
-use crate::{Interrupted, Usage};
+use crate::{Interrupted, Usage, image_model, resolve};
 use anyhow::{Context, Result, anyhow, bail};
 use onebit_models::image::ImageSize;
 use serde_json::{Value, json};
@@ -49,8 +49,14 @@ pub(super) fn run(args: &CompareArgs) -> Result<()> {
     let prompts = prompts(&args.prompts)?;
     watch_interrupts(true)?;
     let folder = tempfile::tempdir().context("a folder for the pictures")?;
-    let columns: Vec<(&String, ImageSize)> =
-        args.models.iter().flat_map(|model| args.sizes.iter().map(move |size| (model, *size))).collect();
+    let columns: Vec<(&String, ImageSize)> = args
+        .models
+        .iter()
+        .flat_map(|model| {
+            let sizes = if args.sizes.is_empty() { vec![usual_size(model)] } else { args.sizes.clone() };
+            sizes.into_iter().map(move |size| (model, size))
+        })
+        .collect();
     let total = columns.len() * prompts.len();
     // Column by column: a model's files stay in the system's memory for the next prompt.
     let mut outcomes = Vec::new();
@@ -94,6 +100,12 @@ pub(super) fn run(args: &CompareArgs) -> Result<()> {
         Some(reason) if !any => bail!("not a single picture was made; the first reason: {reason}"),
         _ => Ok(()),
     }
+}
+
+/// The size of a model's pictures where nobody names any. A model that does not run says so in its cells, whatever their size.
+fn usual_size(model: &str) -> ImageSize {
+    let size = resolve::locate_image(model).and_then(|located| image_model::usual_size(&located.path));
+    size.unwrap_or(ImageSize::USUAL)
 }
 
 /// The lines of a file.

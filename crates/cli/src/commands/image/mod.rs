@@ -46,7 +46,7 @@ pub fn run(args: &ImageArgs) -> Result<()> {
     place::check(args.paint.latents_out.as_slice(), args.force)?;
     let located = match &wanted.model {
         Some(word) => resolve::locate_image(word)?,
-        None => BuiltIn::Image.by_default(),
+        None => BuiltIn::IMAGE.by_default(),
     };
     if let Some(choice) = &located.choice
         && !args.quiet
@@ -60,7 +60,7 @@ pub fn run(args: &ImageArgs) -> Result<()> {
     {
         terminal::say(&format!("note: {}: {difference}", wanted.from.display()));
     }
-    let mut recipe = wanted.recipe(&studio)?;
+    let mut recipe = wanted.recipe(&studio);
     let fitted = studio.fit(&recipe.prompt, recipe.text_tokens)?;
     if let Some(warning) = fitted.warning(recipe.text_tokens) {
         // Said even when quiet: the picture is not of the whole prompt.

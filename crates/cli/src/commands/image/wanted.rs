@@ -7,7 +7,7 @@ use crate::picture::studio::Studio;
 use crate::{Usage, resolve, sampling, terminal};
 use anyhow::{Context, Result, anyhow, bail};
 use onebit_engine::NoiseRng;
-use onebit_models::image::{ImageSize, PATCH, schedule::Shift};
+use onebit_models::image::{ImageSize, schedule::Shift};
 use std::fs::File;
 use std::io::{BufReader, IsTerminal, Read};
 use std::path::{Path, PathBuf};
@@ -66,7 +66,7 @@ impl Wanted {
         let text_tokens = paint.max_sequence_length.or(base.map(|b| b.text_tokens));
         let recipe = Recipe {
             prompt,
-            size: size.map_or_else(|| image_size(PATCH, PATCH).map_err(|e| anyhow!(e)), Ok)?,
+            size: size.unwrap_or(ImageSize::USUAL),
             steps: paint.steps.or(base.map(|b| b.steps)).unwrap_or(4),
             guidance: paint.guidance.or(base.map(|b| b.guidance)).unwrap_or(1.0),
             shift: paint.shift.or(base.map(|b| b.shift)).unwrap_or(Shift::Empirical),
@@ -94,18 +94,15 @@ impl Wanted {
     }
 
     /// The recipe of the first picture, with what is open as the model has it.
-    ///
-    /// # Errors
-    /// A size that no picture has.
-    pub(super) fn recipe(&self, studio: &Studio) -> Result<Recipe> {
+    pub(super) fn recipe(&self, studio: &Studio) -> Recipe {
         let mut recipe = self.recipe.clone();
         if self.size_is_open {
-            recipe.size = image_size(studio.side(), studio.side()).map_err(|e| anyhow!(e))?;
+            recipe.size = studio.usual_size();
         }
         if self.tokens_are_open {
             recipe.text_tokens = studio.defaults(recipe.size).text_tokens;
         }
-        Ok(recipe)
+        recipe
     }
 
     /// The recipe of one of several pictures.

@@ -1,9 +1,10 @@
 //! What an image model is and what a picture takes.
 
+use super::text::parameters;
 use crate::args::RunOptions;
 use crate::image_model;
 use crate::terminal::{BOLD, bytes, count, stdout_colours, styled};
-use anyhow::{Result, anyhow};
+use anyhow::Result;
 use onebit_engine::image::{ImagePlan, ImageSettings, Residency};
 use onebit_models::image::ImageSize;
 use onebit_models::image::text_encoder::LAYERS;
@@ -13,7 +14,7 @@ use std::fmt::Write;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Sides of the pictures that are planned.
+/// Sides of the pictures that are planned, beside the model's own.
 const SIDES: [usize; 3] = [512, 1024, 1536];
 
 /// An image model, described.
@@ -63,11 +64,12 @@ pub(super) fn describe(path: &Path, options: &RunOptions, backend: Arc<dyn Backe
     let free = crate::backends::free_memory(&*backend)?;
     let model = image_model::open(path, options, backend)?;
     let facts = model.facts();
-    let tokens = model.settings(square(SIDES[0])?).text_tokens;
+    let tokens = model.settings(model.usual_size()).text_tokens;
     let mut pictures = Vec::new();
     let mut parts = Vec::new();
-    for side in SIDES {
-        let size = square(side)?;
+    let own = model.usual_size();
+    let others = SIDES.into_iter().filter_map(|side| ImageSize::new(side, side)).filter(|size| *size != own);
+    for size in std::iter::once(own).chain(others) {
         let plan =
             |residency| -> Result<ImagePlan> { Ok(model.plan(&ImageSettings { residency, ..model.settings(size) })?) };
         let (all, one) = (plan(Residency::All)?, plan(Residency::OneByOne)?);
@@ -98,8 +100,9 @@ pub(super) fn describe(path: &Path, options: &RunOptions, backend: Arc<dyn Backe
     })
 }
 
-fn square(side: usize) -> Result<ImageSize> {
-    ImageSize::new(side, side).ok_or_else(|| anyhow!("{side} is no side of a picture"))
+/// `28.3 T`, `5.7 G`.
+fn operations(n: u64) -> String {
+    if n >= 1_000_000_000_000 { format!("{:.1} T", n as f64 / 1e12) } else { format!("{:.1} G", n as f64 / 1e9) }
 }
 
 /// It on a terminal.
@@ -120,7 +123,7 @@ pub(super) fn render(f: &ImageFacts) -> String {
             f.heads
         ),
     );
-    line("weights", format!("{:.2} B parameters, {}", f.parameters as f64 / 1e9, f.format));
+    line("weights", format!("{} parameters, {}", parameters(f.parameters), f.format));
     line(
         "text",
         format!(
@@ -138,11 +141,11 @@ pub(super) fn render(f: &ImageFacts) -> String {
         line(
             "picture",
             format!(
-                "{:<10}{:>10} with all parts in memory, {:>9} with --low-memory, {:.1} T multiply-adds in 4 steps{tiles}",
+                "{:<10}{:>10} with all parts in memory, {:>9} with --low-memory, {} multiply-adds in 4 steps{tiles}",
                 p.size,
                 bytes(p.peak),
                 bytes(p.low_memory_peak),
-                p.operations as f64 / 1e12
+                operations(p.operations)
             ),
         );
     }

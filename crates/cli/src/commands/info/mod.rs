@@ -34,7 +34,7 @@ pub fn run(args: &InfoArgs) -> Result<()> {
     let backend = backends::open_to_look(args.run.backend, args.run.threads)?;
     let report = match args.model.name() {
         Some(word) => describe(&word, args, &backend)?,
-        None => describe_files(&BuiltIn::Text.by_default(), args, &backend)?,
+        None => describe_files(&BuiltIn::TEXT.by_default(), args, &backend)?,
     };
     let mut out = std::io::stdout().lock();
     if args.json {

@@ -111,7 +111,7 @@ fn problems(report: &Report) -> String {
 }
 
 /// `26.89 B`, `3.1 M`.
-fn parameters(n: u64) -> String {
+pub(super) fn parameters(n: u64) -> String {
     if n >= 100_000_000 { format!("{:.2} B", n as f64 / 1e9) } else { format!("{:.1} M", n as f64 / 1e6) }
 }
 

@@ -56,7 +56,7 @@ pub(super) fn entries(args: &ServeArgs) -> Result<Vec<ModelEntry>> {
         words.extend(std::env::var("ONEBIT_MODEL").ok().filter(|name| !name.is_empty()));
     }
     match words.as_slice() {
-        [] => Ok(vec![now(BuiltIn::Text.by_default(), &loading)?]),
+        [] => Ok(vec![now(BuiltIn::TEXT.by_default(), &loading)?]),
         [one] => Ok(vec![now(resolve::locate_any(one, &*loading.backend)?, &loading)?]),
         several => Ok(several.iter().map(|word| later(word, &loading)).collect()),
     }
@@ -228,7 +228,7 @@ fn of_shape(name: &str, loading: &Loading) -> Result<ModelEntry> {
     let (facts, parts) = outline(&shape)?;
     let card = card_of(&facts, parts.parts.iter(), parts.bytes(), String::new());
     let (options, plan) = options(&facts, parts.bytes(), loading)?;
-    let built_in = load::open(&BuiltIn::Text.located().path, &loading.run.files())?;
+    let built_in = load::open(&BuiltIn::TEXT.located().path, &loading.run.files())?;
     let side = text(TextSide::read(&built_in)?)?;
     // An end token that comes by chance would cut the load short.
     let side = ModelText { eos: Vec::new(), ..side };

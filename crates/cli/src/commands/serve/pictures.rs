@@ -21,7 +21,8 @@ use std::time::Instant;
 
 /// Where a request is silent.
 fn defaults(studio: &Studio) -> PictureDefaults {
-    PictureDefaults { width: studio.side(), height: studio.side(), steps: 4, guidance: 1.0 }
+    let size = studio.usual_size();
+    PictureDefaults { width: size.width(), height: size.height(), steps: 4, guidance: 1.0 }
 }
 
 /// An image model that is opened now. Its weights are read for the first picture.

@@ -1,6 +1,6 @@
 """Held-out prompts with what they describe, for the engine's test: python held_out.py > held_out.json
 
-The floor is left at 0; set it by what the model gets right.
+The floors are left at 0; set them by what the models get right.
 """
 import json
 
@@ -31,7 +31,7 @@ def main():
         said, capital, _, _ = S.captions(s, g)
         cases += [case(s, i, text) for i, text in enumerate(S.render_text(said, capital))]
     lines = ",\n".join("    " + json.dumps(c) for c in cases)
-    print('{\n  "floor": 0,\n  "cases": [\n' + lines + "\n  ]\n}")
+    print('{\n  "floors": {"sprout": 0, "sprout-ternary": 0},\n  "cases": [\n' + lines + "\n  ]\n}")
 
 
 if __name__ == "__main__":

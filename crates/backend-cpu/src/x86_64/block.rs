@@ -5,7 +5,7 @@
 //! laptops and AVX-512 VNNI's (EVEX); a machine with either one tests the loop of both.
 //!
 //! Against many rows codes are widened once for all rows, where that was measured to pay: on AVX2, whose sixteen registers do
-//! not hold the sums beside the widening.
+//! not hold the sums beside the widening, and in 512 bits (`avx512::blocks`).
 
 use super::avx2::F32x8;
 use crate::generic::packed::{IntRows, QUARTERS, add_int_sparse, finish_group, params};
@@ -173,7 +173,7 @@ macro_rules! block_kernels {
 }
 
 /// Most pairs of columns of a record.
-const MOST_PAIRS: usize = GROUP / 2;
+pub(super) const MOST_PAIRS: usize = GROUP / 2;
 
 /// Activation rows from which on widening a record once pays for writing it.
 const MANY: usize = 8;
@@ -181,7 +181,7 @@ const MANY: usize = 8;
 /// Widens the codes of a record, a pair of columns after the other; returns what is to be taken from each.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn widen(codes: Codes, bytes: &[u8], tile: &mut [[__m256i; QUARTERS]]) -> i32 {
+pub(super) fn widen(codes: Codes, bytes: &[u8], tile: &mut [[__m256i; QUARTERS]]) -> i32 {
     let vectors = bytes.as_chunks::<{ 2 * BLOCK }>().0;
     // SAFETY: 16 bytes.
     let load = |bytes: &[u8; 16]| unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) };

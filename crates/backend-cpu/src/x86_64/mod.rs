@@ -5,7 +5,7 @@
 //! | `avx2` | byte tables (`avx2`) | `vpmaddwd` | floats |
 //! | `avxvnni` | byte tables (`avx2`) | `vpdpwssd`, VEX | floats |
 //! | `avx512` | word tables (`avx512`), ternary weights as triples | `vpmaddwd` | `vpmaddwd` |
-//! | `avx512vnni` | the same | `vpdpwssd`, EVEX | `vpdpbusd` |
+//! | `avx512vnni` | the same | `vpdpwssd`, EVEX, for many rows in 512 bits (`avx512`) | `vpdpbusd` |
 //! | `avx512amx` | word tables, no triples, for few activation rows; tiles of bytes for more (`amx`) | the same | the same |
 
 mod amx;
@@ -105,7 +105,7 @@ const TRIPLES: Triples = Triples {
 
 /// A table of kernels with the bits of one folder one of the block loops, and attention in integers.
 macro_rules! tier {
-    ($(#[$doc:meta])* $table:ident, $folder:ident, $block:ident, $triples:expr, $integers:expr, $features:literal) => {
+    ($(#[$doc:meta])* $table:ident, $folder:ident, $blocks:path, $triples:expr, $integers:expr, $features:literal) => {
         $(#[$doc])*
         static $table: Kernels = kernel_list!(
             lifted_kernels,
@@ -127,7 +127,7 @@ macro_rules! tier {
                 unsafe {
                     match segment.layout.codes {
                         Codes::Bits1 | Codes::Bits2 | Codes::Triples => $folder::bits::int_blocks(segment, blocks, x, acc),
-                        _ => block::$block::int_blocks(segment, blocks, x, acc),
+                        _ => $blocks(segment, blocks, x, acc),
                     }
                 }
             }
@@ -137,20 +137,31 @@ macro_rules! tier {
 
 tier!(
     /// AVX2 with FMA and F16C: every x86 machine since 2015 or so.
-    AVX2, avx2, plain, None, None, "avx2,fma,f16c"
+    AVX2, avx2, block::plain::int_blocks, None, None, "avx2,fma,f16c"
 );
 tier!(
     /// Machines with AVX-VNNI and without AVX-512: laptops since 2021.
-    AVX_VNNI, avx2, vex, None, None, "avx2,fma,f16c,avxvnni"
+    AVX_VNNI, avx2, block::vex::int_blocks, None, None, "avx2,fma,f16c,avxvnni"
 );
 tier!(
     /// AVX-512 with BW and VL: Intel servers since 2017.
-    AVX512, avx512, plain, Some(TRIPLES), Some(&quads::WIDE), "avx2,fma,f16c,avx512f,avx512bw,avx512vl"
+    AVX512_LOOPS, avx512, block::plain::int_blocks, Some(TRIPLES), Some(&quads::WIDE),
+    "avx2,fma,f16c,avx512f,avx512bw,avx512vl"
 );
 tier!(
     /// The same with VNNI: Intel servers since 2019, AMD since Zen 4.
-    AVX512_VNNI, avx512, evex, Some(TRIPLES), Some(&quads::EVEX), "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512vnni"
+    AVX512_VNNI_LOOPS, avx512, avx512::blocks::int_blocks, Some(TRIPLES), Some(&quads::EVEX),
+    "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512vnni"
 );
+
+/// Dense weights against floats in 512 bits, which the generic loops do not use.
+const WIDE_FLOATS: fn(&Segment, Range<usize>, &FloatRows<'_>, &mut [f32]) = |segment, blocks, x, acc| {
+    // SAFETY: the tables that hold this are of machines with these features, of which whoever holds one has a proof.
+    unsafe { avx512::floats::float_blocks(segment, blocks, x, acc) }
+};
+
+static AVX512: Kernels = Kernels { float_blocks: WIDE_FLOATS, ..AVX512_LOOPS };
+static AVX512_VNNI: Kernels = Kernels { float_blocks: WIDE_FLOATS, ..AVX512_VNNI_LOOPS };
 
 /// The same on a machine whose first-level cache has places for many lines on their way: one long stream is the fastest
 /// there.

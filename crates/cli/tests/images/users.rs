@@ -84,6 +84,8 @@ fn the_published_size_is_planned_within_bounds() {
             let plan = model.plan(&settings).unwrap();
             println!("{name} {size}: {plan:?}");
             assert!(plan.peak <= most, "{name} {size}: {} bytes", plan.peak);
+            let all = model.plan(&ImageSettings { residency: Residency::All, ..settings }).unwrap();
+            assert!(plan.peak + 500_000_000 < all.peak, "{name} {size}: {} of {}", plan.peak, all.peak);
             assert_eq!(plan.tiles == 1, whole, "{name} {size}");
         }
         let parameters = model.facts().transformer.parameters;
@@ -128,7 +130,8 @@ fn parts_are_read_in_turn() {
     }
 }
 
-/// One part at a time gives the same picture, and its plan takes less.
+/// One part at a time gives the same picture, and its plan takes no more: of so small a model all that is freed stays with the
+/// allocator.
 #[test]
 fn parts_one_by_one() {
     let (case, mut model) = model();
@@ -142,7 +145,7 @@ fn parts_one_by_one() {
     assert!(!first.one_by_one && second.one_by_one && !third.one_by_one);
     assert_eq!((&first.rgb, &first.latents), (&second.rgb, &second.latents));
     assert_eq!(first.rgb, third.rgb);
-    assert!(one.peak < all.peak && auto.peak == all.peak, "{} and {}", one.peak, all.peak);
+    assert!(one.peak <= all.peak && auto.peak == all.peak, "{} and {}", one.peak, all.peak);
 }
 
 /// Numbers that break down are an error that names the step, and never a picture; large ones are no matter for the decoder.

@@ -13,6 +13,8 @@ use onebit_ops::{Caps, Program, Weight};
 const PROGRAM: u64 = 30_000_000;
 /// Bytes that a tokenizer takes for each of its file while that is read, and from then on.
 const TOKENIZER: [u64; 2] = [13, 7];
+/// Most bytes that the C library's allocator keeps of what was freed: it gives back what exceeds twice its largest piece of 32 MB.
+const FREED: u64 = 64 << 20;
 /// Bytes of a picture's pixel as levels and in its file.
 const LEVELS: u64 = 6;
 
@@ -58,7 +60,13 @@ impl ImagePlan {
     fn peak(parts: &[PlanPart], one_by_one: bool, tokenizer: u64) -> u64 {
         let runs = |p: &PlanPart| p.temporaries + p.copies;
         let most = if one_by_one {
-            parts.iter().map(|p| p.weights + runs(p)).max().unwrap_or(0)
+            let mut before = 0;
+            let taken = parts.iter().map(|p| {
+                let freed = FREED.min(before);
+                before += p.weights;
+                freed + p.weights + runs(p)
+            });
+            taken.max().unwrap_or(0)
         } else {
             parts.iter().map(|p| p.weights).sum::<u64>() + parts.iter().map(runs).max().unwrap_or(0)
         };

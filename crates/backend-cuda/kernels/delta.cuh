@@ -10,6 +10,7 @@
 
 namespace delta {
 
+// Threads of a block, but where it has a whole head.
 constexpr u32 THREADS = 128;
 constexpr u32 KEPT = 32;
 constexpr u32 BATCH = 8;
@@ -27,16 +28,17 @@ __device__ __forceinline__ float column_sum(float x) {
     return x;
 }
 
-// Columns of one head in a block.
+// Columns of one head in a block of THREADS.
 template <u32 LANES>
 constexpr u32 COLUMNS = THREADS / LANES;
 
-template <u32 LANES>
+// Of WIDTH columns.
+template <u32 LANES, u32 WIDTH = COLUMNS<LANES>>
 struct Batch {
     // Zeros behind the key dimension.
     float4 keys[BATCH][LANES * KEPT / 4];
     float4 queries[BATCH][LANES * KEPT / 4];
-    float values[BATCH][COLUMNS<LANES>];
+    float values[BATCH][WIDTH];
     float decay[BATCH];
     float beta[BATCH];
 };
@@ -94,10 +96,10 @@ __device__ __forceinline__ void normalise(const float* x, u32 dim, float eps, fl
 }
 
 // Brings `count` rows from `first` on into shared memory: accepted guesses, or rows of the step.
-template <u32 LANES>
-__device__ __forceinline__ void load(const Head& h, Batch<LANES>& batch, u32 first, u32 count, bool accepted) {
+template <u32 LANES, u32 WIDTH>
+__device__ __forceinline__ void load(const Head& h, Batch<LANES, WIDTH>& batch, u32 first, u32 count, bool accepted) {
+    constexpr u32 THREADS = LANES * WIDTH;
     const DeltaParams& p = h.p;
-    constexpr u32 WIDTH = COLUMNS<LANES>;
     const u32 warp = threadIdx.x / WARP, column = blockIdx.x * WIDTH;
     __syncthreads();
     for (u32 j = threadIdx.x; j < count * WIDTH; j += THREADS) {
@@ -129,10 +131,10 @@ __device__ __forceinline__ void load(const Head& h, Batch<LANES>& batch, u32 fir
 }
 
 // Rows of the step, as they came, into the pending area.
-template <u32 LANES>
+template <u32 LANES, u32 WIDTH>
 __device__ __forceinline__ void keep_guesses(const Head& h) {
+    constexpr u32 THREADS = LANES * WIDTH;
     const DeltaParams& p = h.p;
-    constexpr u32 WIDTH = COLUMNS<LANES>;
     const u32 column = blockIdx.x * WIDTH;
     for (u32 i = 0; i < h.segment.rows; ++i) {
         const u32 row = h.segment.first_row + i;
@@ -179,21 +181,26 @@ __device__ __forceinline__ void take(const float4* from, u32 part, float4 (&to)[
 }
 
 // One token: S *= decay; d = beta (v - S^T k); S += k d^T.
-template <u32 LANES>
-__device__ __forceinline__ void update(State& s, const Batch<LANES>& batch, u32 i, u32 part, u32 column) {
+template <u32 LANES, u32 WIDTH>
+__device__ __forceinline__ void update(State& s, const Batch<LANES, WIDTH>& batch, u32 i, u32 part, u32 column) {
     float4 key[KEPT / 4];
     take<LANES>(batch.keys[i], part, key);
 #pragma unroll
     for (u32 r = 0; r < KEPT; ++r) s[r] *= batch.decay[i];
     const float delta = batch.beta[i] * (batch.values[i][column] - product<LANES>(s, key));
+    if (WIDTH > COLUMNS<LANES>) {
+        // So many threads have no registers to keep the key in.
+        __syncwarp();
+        take<LANES>(batch.keys[i], part, key);
+    }
 #pragma unroll
     for (u32 r = 0; r < KEPT; ++r) s[r] = fmaf(component(key[r / 4], r % 4), delta, s[r]);
 }
 
 // Row `i` of a batch: the state after it, and the result of the lane's column.
-template <u32 LANES>
-__device__ __forceinline__ float result(const Batch<LANES>& batch, u32 i, State& s, u32 part, u32 column) {
-    update<LANES>(s, batch, i, part, column);
+template <u32 LANES, u32 WIDTH>
+__device__ __forceinline__ float result(const Batch<LANES, WIDTH>& batch, u32 i, State& s, u32 part, u32 column) {
+    update(s, batch, i, part, column);
     float4 query[KEPT / 4];
     take<LANES>(batch.queries[i], part, query);
     return product<LANES>(s, query);
@@ -204,7 +211,7 @@ template <u32 LANES>
 __device__ __forceinline__ void step(
     const Head& h, const Batch<LANES>& batch, u32 first, u32 i, State& s, u32 part, u32 column
 ) {
-    const float y = result<LANES>(batch, i, s, part, column);
+    const float y = result(batch, i, s, part, column);
     const u32 c = blockIdx.x * COLUMNS<LANES> + column;
     if (part == 0 && c < h.p.v.dim) h.p.out[u64(h.segment.first_row + first + i) * h.p.out_stride + h.head * h.p.v.dim + c] = y;
 }
@@ -212,13 +219,15 @@ __device__ __forceinline__ void step(
 // The rows of a segment, batch by batch.
 template <u32 LANES>
 struct EachBatch {
-    static constexpr u32 BATCHES = 1;
+    static constexpr u32 BATCHES = 1, WIDTH = COLUMNS<LANES>;
+    // Whether heads have exactly LANES * KEPT by WIDTH values.
+    static constexpr bool WHOLE = false;
 
     __device__ void operator()(const Head& h, Batch<LANES>* batches, State& s, u32 part, u32 column) const {
         Batch<LANES>& batch = batches[0];
         for (u32 first = 0; first < h.segment.rows; first += BATCH) {
             const u32 count = min(h.segment.rows - first, BATCH);
-            load<LANES>(h, batch, first, count, false);
+            load(h, batch, first, count, false);
             for (u32 i = 0; i < count; ++i) step<LANES>(h, batch, first, i, s, part, column);
         }
     }
@@ -227,7 +236,8 @@ struct EachBatch {
 // `rows` brings the rows of a segment and steps through them.
 template <u32 LANES, typename Rows = EachBatch<LANES>>
 __device__ __forceinline__ void gated_delta(const DeltaParams& p) {
-    __shared__ Batch<LANES> batches[Rows::BATCHES];
+    constexpr u32 WIDTH = Rows::WIDTH;
+    __shared__ Batch<LANES, WIDTH> batches[Rows::BATCHES];
     const Rows rows;
     let_next_start();
     bool waited = false;
@@ -235,12 +245,13 @@ __device__ __forceinline__ void gated_delta(const DeltaParams& p) {
     for (u32 z = blockIdx.z; z < p.step.header->segments; z += gridDim.z) {
         const Head h(p, p.step.segments[z], blockIdx.y);
         // Likewise.
-        float* const own = h.state() + blockIdx.x * COLUMNS<LANES> + column;
+        float* const own = h.state() + blockIdx.x * WIDTH + column;
         const auto each = [&](auto&& f) {
 #pragma unroll
             for (u32 r = 0; r < KEPT; ++r) {
-                const u32 key = key_index<LANES>(r, part), c = blockIdx.x * COLUMNS<LANES> + column;
-                f(r, key < p.k.dim && c < p.v.dim, own + key * p.v.dim);
+                const u32 key = key_index<LANES>(r, part), c = blockIdx.x * WIDTH + column;
+                if (Rows::WHOLE) f(r, true, own + key_index<LANES>(0, part) * WIDTH + key_index<LANES>(r, 0) * WIDTH);
+                else f(r, key < p.k.dim && c < p.v.dim, own + key * p.v.dim);
             }
         };
         State s;
@@ -255,12 +266,12 @@ __device__ __forceinline__ void gated_delta(const DeltaParams& p) {
         };
         for (u32 first = 0; first < h.segment.accepted; first += BATCH) {
             const u32 count = min(h.segment.accepted - first, BATCH);
-            load<LANES>(h, batches[0], first, count, true);
-            for (u32 i = 0; i < count; ++i) update<LANES>(s, batches[0], i, part, column);
+            load(h, batches[0], first, count, true);
+            for (u32 i = 0; i < count; ++i) update(s, batches[0], i, part, column);
         }
         if (h.segment.speculative) {
             if (h.segment.accepted > 0) store();
-            keep_guesses<LANES>(h);
+            keep_guesses<LANES, WIDTH>(h);
         }
         rows(h, batches, s, part, column);
         if (!h.segment.speculative) store();

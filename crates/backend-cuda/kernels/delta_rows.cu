@@ -99,6 +99,7 @@ struct MadeBatches {
     // One is read while the other one is filled. They are told apart by an index: of two names the compiler would read both and
     // take one, which is right, but looks like a race.
     static constexpr u32 BATCHES = 2;
+    static constexpr bool WHOLE = false;
 
     __device__ void operator()(const Head& h, Rows* batches, State& s, u32 part, u32 column) const {
         const u32 c = blockIdx.x * WIDTH + column;
@@ -118,7 +119,7 @@ struct MadeBatches {
                 // Results are stored behind the batch: a store between would keep the next row's reads behind it.
                 float y[BATCH];
 #pragma unroll
-                for (u32 i = 0; i < BATCH; ++i) y[i] = result<LANES>(now, i, s, part, column);
+                for (u32 i = 0; i < BATCH; ++i) y[i] = result(now, i, s, part, column);
                 if (part == 0 && c < h.p.v.dim) {
                     float* to = h.p.out + u64(h.segment.first_row + first) * h.p.out_stride + h.head * h.p.v.dim + c;
 #pragma unroll

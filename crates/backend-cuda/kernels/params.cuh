@@ -428,6 +428,8 @@ struct DeltaParams {
     // A value of `HeadMap`.
     u32 map;
     float eps;
+    // Where results are rounded: what makes them the next product's input, behind a gated norm.
+    PrepareParams next;
 };
 
 // Logits that one block looks at, and what it finds: the largest key above the place that it has counted from the last
@@ -550,7 +552,7 @@ static_assert(sizeof(PointwiseParams) == 72 && sizeof(SelectRowsParams) == 136, 
 static_assert(sizeof(NormParams) == 80 && sizeof(RopePair) == 8 && sizeof(RopeParams) == 72, "params.rs");
 static_assert(sizeof(PrepareParams) == 184 && sizeof(LinearParams) == 1160 && sizeof(AttentionParams) == 416,
               "params.rs");
-static_assert(sizeof(ConvParams) == 176 && sizeof(DeltaGatesParams) == 88 && sizeof(DeltaParams) == 296, "params.rs");
+static_assert(sizeof(ConvParams) == 176 && sizeof(DeltaGatesParams) == 88 && sizeof(DeltaParams) == 480, "params.rs");
 static_assert(sizeof(HeadsParams) == 472 && sizeof(SampleParams) == 144 && sizeof(SampleShare) == 24, "params.rs");
 static_assert(sizeof(MixParams) == 96 && sizeof(GroupNormParams) == 80 && sizeof(FullAttentionParams) == 104, "params.rs");
 static_assert(sizeof(Conv2dParams) == 192 && sizeof(HalvesParams) == 144, "params.rs");

@@ -378,6 +378,19 @@ pub(crate) fn takes_squares(parts: &[Shape], product: &Product) -> bool {
     product.cols.is_multiple_of(GROUP) && parts.iter().all(|part| Kind::of(*part, product) == Kind::Stream)
 }
 
+/// A streaming product with room for two of its blocks on a multiprocessor, where that is room for all of them. Behind a kernel with
+/// few blocks its own begin early, as soon as there is room anywhere: with no more memory than they use they crowd where blocks of
+/// the product in front end first, and the large product behind finds no room there.
+pub(crate) fn spread(launch: Launch, parts: &[Shape], product: &Product) -> Launch {
+    const BLOCKS: u32 = 2;
+    // What the kernel declares and what the driver keeps of each block.
+    const KEPT: u32 = 4 << 10;
+    let streams = product.clusters && parts.iter().all(|part| Kind::of(*part, product) == Kind::Stream);
+    let all = launch.grid[0] <= BLOCKS * product.multiprocessors;
+    let shared = if streams && all { (product.shared / BLOCKS).saturating_sub(KEPT) } else { 0 };
+    Launch { shared: launch.shared.max(shared), ..launch }
+}
+
 /// Blocks that hold a group of results.
 pub(crate) const ROUNDING_CLUSTER: u32 = (GROUP / BLOCK_ROWS) as u32;
 
@@ -455,6 +468,11 @@ const FEW_SPLITS: usize = 1024;
 
 /// At least the bytes of shared memory that `attention_one_*` declare.
 const ONE_DECLARES: usize = 17 << 10;
+
+/// Blocks of a head that `attention_one_*` has at least, as far as all have room at once: with much shared memory each, they keep the
+/// product behind from beginning before those of the product in front have left their multiprocessors, where it would crowd
+/// ([`spread`]). They end at once where there are no tokens for them (one H200, `lab/cuda/decode.md`).
+const LEAST_BLOCKS: usize = 9;
 
 /// Shape of an attention op in a plan.
 #[derive(Debug, Clone, Copy)]
@@ -540,7 +558,7 @@ pub(crate) fn attention(shape: AttentionShape) -> Result<AttentionLaunches, OpEr
         shared: (staged * stage) as u32,
         ..launch(
             format!("attention_one_{suffix}"),
-            [1, heads, splits.min(multiprocessors as usize / heads)],
+            [1, heads, splits.max(LEAST_BLOCKS).min(multiprocessors as usize / heads)],
             // Two warps a page where a lane has a pair of dimensions for each.
             32 * SPLIT_PAGES * if lane >= 4 { 2 } else { 1 },
         )
@@ -642,6 +660,12 @@ pub(crate) fn gated_delta(
     let make = launch(format!("delta_make_k{width}"), [rows, 1, 1], 256);
     let row = 2 * key_heads * width + (2 * heads).next_multiple_of(4);
     Ok((vec![make, launch(format!("delta_rows_k{width}"), grid, THREADS)], rows * row * size_of::<f32>()))
+}
+
+/// `gated_delta_rounds`: the delta rule of one row, whose results become the input of the product behind; a block a head of as many
+/// keys and values as a group has.
+pub(crate) fn gated_delta_rounds(rows: usize, heads: usize, dims: [usize; 2]) -> Option<Launch> {
+    (rows == 1 && dims == [GROUP; 2]).then(|| launch("gated_delta_rounds", [1, heads, 1], 4 * GROUP))
 }
 
 /// Floats of one row of the delta rule's pending area: keys, values, log decay and beta of every value head (key heads

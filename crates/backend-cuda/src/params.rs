@@ -519,6 +519,8 @@ pub(crate) struct DeltaParams {
     /// A value of `HeadMap`.
     pub map: u32,
     pub eps: f32,
+    /// Where results are rounded: what makes them the next product's input, behind a gated norm.
+    pub next: PrepareParams,
 }
 
 /// Logits that one block of `sample_scan` looks at, and the bytes of what it finds.
@@ -659,7 +661,7 @@ const _: () = {
     assert!(size_of::<AttentionParams>() == 416);
     assert!(size_of::<ConvParams>() == 176);
     assert!(size_of::<DeltaGatesParams>() == 88);
-    assert!(size_of::<DeltaParams>() == 296);
+    assert!(size_of::<DeltaParams>() == 480);
     assert!(size_of::<HeadsParams>() == 472);
     assert!(size_of::<SampleParams>() == 144);
     assert!(size_of::<MixParams>() == 96);

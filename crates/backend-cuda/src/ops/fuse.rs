@@ -42,7 +42,10 @@ pub(crate) fn launches(program: &Program, frame: &Frame<'_>) -> Result<Vec<Vec<C
             }
             Op::GatedDelta { .. } => {
                 let made = fuse.gates(&ops[..at], op);
-                (usize::from(made), fuse.delta(made.then(|| &ops[at - 1]), op)?)
+                let next = fuse.rounds_delta(&ops[at..], place.half)?;
+                place.given = next.map(|next| next.out);
+                place.spread = next.is_some();
+                (usize::from(made), fuse.delta(made.then(|| &ops[at - 1]), op, next)?)
             }
             Op::Attention { .. } => {
                 // What attention keeps for itself lies in the first half of the scratch memory.
@@ -228,7 +231,7 @@ impl Fuse<'_> {
     }
 
     /// A delta rule with its gates, which `maker` may make.
-    fn delta(&self, maker: Option<&Op>, op: &Op) -> Result<Vec<Call>, OpError> {
+    fn delta(&self, maker: Option<&Op>, op: &Op, next: Option<PrepareParams>) -> Result<Vec<Call>, OpError> {
         let Op::GatedDelta { q, k, v, log_decay, beta, map, eps, layer, out } = op else {
             unreachable!("found as a delta rule")
         };
@@ -238,8 +241,20 @@ impl Fuse<'_> {
             }
             _ => recurrent::Gates::Given([*log_decay, *beta]),
         };
-        let op = recurrent::Delta { qkv: [*q, *k, *v], gates, map: *map, eps: *eps, layer: *layer, out: *out };
+        let op = recurrent::Delta { qkv: [*q, *k, *v], gates, map: *map, eps: *eps, layer: *layer, out: *out, next };
         recurrent::gated_delta(self.frame, &op)
+    }
+
+    /// Where a gated norm and a product follow a delta rule of one row: the results as the product's input.
+    fn rounds_delta(&self, ops: &[Op], half: usize) -> Result<Option<PrepareParams>, OpError> {
+        let [Op::GatedDelta { k, v, out, .. }, maker @ Op::GatedNorm { x, .. }, product, ..] = ops else {
+            return Ok(None);
+        };
+        if !self.input(&ops[..2], product) || !self.is_all_of(*x, *out) || !recurrent::rounds(self.frame, *k, *v) {
+            return Ok(None);
+        }
+        let linear = self.linear(Some(maker), product);
+        Ok(Some(linear::preparation(self.frame, &linear, half)?.0))
     }
 
     /// Queries and keys that are normed and turned before attention: one kernel does it and fills the pages.

@@ -70,6 +70,8 @@ pub(super) struct Place {
     /// Its input, where the product in front has rounded it.
     pub given: Option<params::Prepared>,
     pub next: Option<Next>,
+    /// Whether its blocks are to lie on as many multiprocessors as there are ([`launch::spread`]).
+    pub spread: bool,
     /// A convolution of its first columns that runs with it.
     pub conv: Option<params::ConvParams>,
 }
@@ -184,6 +186,7 @@ pub(super) fn calls(frame: &Frame<'_>, op: &Linear<'_>, place: Place) -> Result<
     for (range, launch) in launch::linear(&resident.shapes, &product) {
         let cluster = if place.next.is_some() { launch::ROUNDING_CLUSTER } else { launch.cluster };
         let launch = Launch { cluster, ..launch };
+        let launch = if place.spread { launch::spread(launch, &resident.shapes, &product) } else { launch };
         let mut parts = resident.parts[range].to_vec();
         let mut blocks = 0;
         for part in &mut parts {

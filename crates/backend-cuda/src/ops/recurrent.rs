@@ -2,7 +2,7 @@
 
 use super::{Call, Frame};
 use crate::launch::{self, Launch};
-use crate::params::{ConvParams, DeltaParams, head_map};
+use crate::params::{ConvParams, DeltaParams, PrepareParams, head_map};
 use onebit_ops::{HeadMap, OpError, Tensor, Vector, View};
 
 pub(super) fn conv_silu(
@@ -57,6 +57,18 @@ pub(super) struct Delta<'a> {
     pub eps: f32,
     pub layer: usize,
     pub out: Tensor,
+    /// What is made of the results at once, as a product's input; they are written nowhere then.
+    pub next: Option<PrepareParams>,
+}
+
+/// The kernel that can make its results the input of a product.
+fn rounding(frame: &Frame<'_>, k: View, v: View) -> Option<Launch> {
+    launch::gated_delta_rounds(frame.bucket.rows, v.heads, [k.dim, v.dim])
+}
+
+/// Whether there is one.
+pub(super) fn rounds(frame: &Frame<'_>, k: View, v: View) -> bool {
+    rounding(frame, k, v).is_some()
 }
 
 fn launches(rows: usize, k: View, v: View) -> Result<(Vec<Launch>, usize), OpError> {
@@ -98,7 +110,11 @@ pub(super) fn gated_delta(frame: &Frame<'_>, op: &Delta<'_>) -> Result<Vec<Call>
             HeadMap::Tiled => head_map::TILED,
         },
         eps: op.eps,
+        next: op.next.unwrap_or_default(),
     };
-    let (launches, _) = launches(frame.bucket.rows, k, v)?;
+    let launches = match rounding(frame, k, v).filter(|_| op.next.is_some()) {
+        Some(one) => vec![one],
+        None => launches(frame.bucket.rows, k, v)?.0,
+    };
     Ok(launches.into_iter().map(|launch| Call::new(launch, params)).collect())
 }

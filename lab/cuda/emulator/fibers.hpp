@@ -7,7 +7,7 @@ namespace emulator {
 
 using Kernel = void (*)();
 
-// `params` leads to the kernel's structure, with 2048 readable bytes.
+// `params` leads to the kernel's structure, with 4096 readable bytes.
 void launch(const char* name, Kernel kernel, uint3 grid, unsigned threads, const void* params);
 
 }  // namespace emulator

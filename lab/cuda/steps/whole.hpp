@@ -148,12 +148,17 @@ void time_step(Model& model, const Sizes& sizes) {
                 rounded.input = INPUT_GATED_NORM;
                 rounded.x = view(q, 6144, 48, 128);
                 rounded.gate = view(mixed + 10240 * 4, 16480, 48, 128);
-                go(Shape{"gated_delta_k128", {4, 48, 1}, 128, 0, 1}, d);
-                // Blocks that do nothing but take room.
-                Shape behind = prepare(6144);
-                behind.grid[1] = std::max(behind.grid[1], number("PREPARE_BLOCKS", 0));
-                behind.shared = 1024 * number("PAD_prepare", 0);
-                go(behind, rounded);
+                d.next = rounded;
+                if (number("ROUNDS", 1) == 1) {
+                    go(Shape{"gated_delta_rounds", {1, 48, 1}, 512, 0, 1}, d);
+                } else {
+                    go(Shape{"gated_delta_k128", {4, 48, 1}, 128, 0, 1}, d);
+                    // Blocks that do nothing but take room.
+                    Shape behind = prepare(6144);
+                    behind.grid[1] = std::max(behind.grid[1], number("PREPARE_BLOCKS", 0));
+                    behind.shared = 1024 * number("PAD_prepare", 0);
+                    go(behind, rounded);
+                }
             }
             if (!with_products) continue;
             LinearParams o = product(model.weights[1], l, mixer.x, stream_x, EPILOGUE_RESIDUAL, stream_x);

@@ -3,6 +3,11 @@
 //! The program carries PTX for every code path in one compressed archive, made by `cargo xtask cuda-ptx`. The driver
 //! translates it for the device at hand; since that takes seconds, the result (a cubin) is kept in a folder under a name
 //! that changes with the kernels, the code path, the device's generation and the driver.
+//!
+//! What the driver's linker translates may be a part of something larger. There registers cannot go from some warps to
+//! others, matrix units wait for each product before the next one, and memory shared by a block is no longer aligned as a
+//! kernel asks. Modules that need any of this ([`WHOLE`]) are given to the driver as text: it translates them as a whole, and
+//! keeps the result by itself.
 
 use crate::Arch;
 use crate::compile::{compile_kernels, is_there};
@@ -14,6 +19,9 @@ use onebit_ops::OpError;
 use std::ffi::{CString, c_void};
 use std::io::{Read, Write};
 use std::path::Path;
+
+/// Modules whose kernels are translated as a whole.
+const WHOLE: [&str; 2] = ["linear_group.cu", "linear_tens.cu"];
 
 /// What a module's text begins with in the archive; code path and name follow.
 const MARK: &str = "//@ module ";
@@ -90,36 +98,66 @@ fn split(archive: &str, arch: Arch) -> Result<Vec<(&'static str, String)>, OpErr
     MODULES.iter().map(|m| module(m.name)).collect()
 }
 
-/// Machine code for every module, in the order of [`MODULES`]: kept from an earlier run, or translated now and kept.
+/// A module as the driver takes it.
+pub(crate) enum Code {
+    Machine(Vec<u8>),
+    Ptx(String),
+}
+
+impl Code {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Code::Machine(code) => code,
+            Code::Ptx(text) => text.as_bytes(),
+        }
+    }
+
+    /// What was kept of a module.
+    fn kept(name: &str, bytes: Vec<u8>) -> Option<Code> {
+        if WHOLE.contains(&name) {
+            return String::from_utf8(bytes).ok().filter(|text| text.contains(".version")).map(Code::Ptx);
+        }
+        bytes.starts_with(b"\x7fELF").then_some(Code::Machine(bytes))
+    }
+}
+
+/// Code of every module, in the order of [`MODULES`]: kept from an earlier run, or translated now and kept.
 ///
 /// # Errors
 /// Code that the driver does not accept. A folder that cannot be written is no error: the next start takes longer.
-pub(crate) fn machine_code(device: &Device, folder: Option<&Path>) -> Result<Vec<Vec<u8>>, OpError> {
+pub(crate) fn code(device: &Device, folder: Option<&Path>) -> Result<Vec<Code>, OpError> {
     let (major, minor) = device.capability;
     let key = format!("{}-{}-{major}{minor}-{}", &fingerprint()[..16], device.arch.name(), device.driver);
-    let file = |name: &str| folder.map(|folder| folder.join(format!("{}.{key}.cubin", name.trim_end_matches(".cu"))));
-    let kept: Vec<Option<Vec<u8>>> =
-        MODULES.iter().map(|m| file(m.name).and_then(|path| std::fs::read(path).ok()).filter(|c| is_elf(c))).collect();
-    if kept.iter().all(Option::is_some) {
-        return Ok(kept.into_iter().flatten().collect());
+    let file = |name: &str| {
+        let kind = if WHOLE.contains(&name) { "ptx" } else { "cubin" };
+        folder.map(|folder| folder.join(format!("{}.{key}.{kind}", name.trim_end_matches(".cu"))))
+    };
+    let kept = |name: &str| Code::kept(name, file(name).and_then(|path| std::fs::read(path).ok())?);
+    let all: Vec<Option<Code>> = MODULES.iter().map(|m| kept(m.name)).collect();
+    if all.iter().all(Option::is_some) {
+        return Ok(all.into_iter().flatten().collect());
     }
     // Translation is one core's work for each module.
     let sources = ptx(device.arch)?;
-    let translated: Vec<Result<Vec<u8>, OpError>> = std::thread::scope(|scope| {
-        let started: Vec<_> = sources.iter().map(|(name, ptx)| scope.spawn(|| translate(device, name, ptx))).collect();
+    let translated: Vec<Result<Code, OpError>> = std::thread::scope(|scope| {
+        let started: Vec<_> = sources
+            .into_iter()
+            .map(|(name, ptx)| {
+                scope.spawn(move || match WHOLE.contains(&name) {
+                    true => Ok(Code::Ptx(ptx)),
+                    false => translate(device, name, &ptx).map(Code::Machine),
+                })
+            })
+            .collect();
         started.into_iter().map(|t| t.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
     });
     let codes = translated.into_iter().collect::<Result<Vec<_>, _>>()?;
     for (module, code) in MODULES.iter().zip(&codes) {
         if let Some(path) = file(module.name) {
-            keep(&path, code);
+            keep(&path, code.bytes());
         }
     }
     Ok(codes)
-}
-
-fn is_elf(code: &[u8]) -> bool {
-    code.starts_with(b"\x7fELF")
 }
 
 /// Writes under another name first, so that a reader never sees half a file.
@@ -230,6 +268,15 @@ mod tests {
                 assert_eq!(ptx.contains(".visible .entry"), has_kernels, "{name} for {}", arch.name());
             }
         }
+    }
+
+    #[test]
+    fn modules_that_are_translated_as_a_whole_are_among_the_modules() {
+        assert!(WHOLE.iter().all(|name| MODULES.iter().any(|m| m.name == *name)));
+        assert!(
+            Code::kept(WHOLE[0], b"\x7fELF".to_vec()).is_none()
+                && Code::kept("embed.cu", b".version 8.1".to_vec()).is_none()
+        );
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Kernels on the device, found by their names.
 
 use crate::driver::{Device, During, fault};
-use crate::image::machine_code;
+use crate::image::{Code, code};
 use cudarc::driver::sys::CUfunction_attribute;
 use cudarc::driver::{CudaFunction, CudaModule};
 use cudarc::nvrtc::Ptx;
@@ -26,8 +26,14 @@ impl Kernels {
     /// # Errors
     /// Code that the driver does not accept.
     pub(crate) fn load(device: &Arc<Device>, folder: Option<&Path>) -> Result<Kernels, OpError> {
-        let load = |code| device.context.load_module(Ptx::from_binary(code)).during("loading the kernels");
-        let modules = machine_code(device, folder)?.into_iter().map(load).collect::<Result<_, _>>()?;
+        let load = |code| {
+            let module = match code {
+                Code::Machine(code) => Ptx::from_binary(code),
+                Code::Ptx(text) => Ptx::from_src(text),
+            };
+            device.context.load_module(module).during("loading the kernels")
+        };
+        let modules = code(device, folder)?.into_iter().map(load).collect::<Result<_, _>>()?;
         Ok(Kernels { device: device.clone(), modules, found: Mutex::default() })
     }
 

@@ -28,12 +28,6 @@ fn four(words: vec4<u32>, which: u32) -> vec4<f32> {
     return vec4<f32>(unpack2x16float(pair.x), unpack2x16float(pair.y));
 }
 
-// A score from its four sums. Written so that a driver cannot join the product and a later difference in one rounding, which it would
-// do in some kernels and not in others: a row's bits must not depend on the kernel.
-fn scaled(sum: vec4<f32>) -> f32 {
-    return fma((sum.x + sum.y) + (sum.z + sum.w), p.scale, 0.0);
-}
-
 // Products with the values of a unit of a key, added to four sums.
 fn with_unit(sum: vec4<f32>, unit: u32, words: vec4<u32>) -> vec4<f32> {
     let first = fma(query[unit * PER_WORD], four(words, 0u), sum);
@@ -146,13 +140,13 @@ fn attend(wg: vec3<u32>, t: u32, tokens: u32, pages: u32) -> Partial {
                     sum = with_unit(sum, unit + i, words[i]);
                 }
             }
-            score = scaled(sum);
+            score = ((sum.x + sum.y) + (sum.z + sum.w)) * p.scale;
         } else if (OWN && t < count) {
             var sum = vec4<f32>();
             for (var unit = 0u; unit < UNITS; unit++) {
                 sum = with_unit(sum, unit, own_key[unit]);
             }
-            score = scaled(sum);
+            score = ((sum.x + sum.y) + (sum.z + sum.w)) * p.scale;
         }
         // A score that is none goes past the comparison, and into every weight.
         tree[t] = score;

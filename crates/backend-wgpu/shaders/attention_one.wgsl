@@ -1,8 +1,7 @@
 // Attention of sequences with one row each, right behind a projection: what `heads` and `attention` do, in one kernel and with
 // the same bits. Each workgroup norms and turns its own query; those with the last tokens make its key and value too, and the
-// first query head of those that share them writes them into the pages, where nobody reads them in this step. With ROUND the
-// result goes through its gate and is rounded for the product behind it, as `prepare` does it: of one split by itself, or, with
-// SPLIT, by the last workgroup that has one, which joins them all.
+// first query head of those that share them writes them into the pages, where nobody reads them in this step. With ROUND, for
+// contexts of one split, the result goes through its gate and is rounded for the product behind it, as `prepare` does it.
 
 struct Params {
     q: View,
@@ -28,9 +27,8 @@ struct Params {
     scales: u32,
     sums: u32,
     limit: f32,
-    // Word of the first counter of those that find out who comes last.
-    counters: u32,
-    reserved: u32,
+    reserved_a: u32,
+    reserved_b: u32,
 }
 
 @group(0) @binding(0) var<uniform> p: Params;
@@ -38,6 +36,7 @@ struct Params {
 @group(0) @binding(2) var<storage, read> q_gain: array<f32>;
 @group(0) @binding(3) var<storage, read> k_gain: array<f32>;
 @group(0) @binding(4) var<storage, read_write> keys: array<vec4<u32>>;
+@group(0) @binding(5) var<storage, read_write> partials: array<f32>;
 @group(0) @binding(6) var<storage, read_write> arena: array<f32>;
 
 // Threads of a head.
@@ -157,28 +156,10 @@ fn attention_one(@builtin(workgroup_id) wg: vec3<u32>, @builtin(local_invocation
             }
         }
     }
-    var whole = attend(wg, t, tokens, pages);
-    if (SPLIT || !ROUND) {
-        leave(wg, t, tokens, whole);
-    }
+    let whole = attend(wg, t, tokens, pages);
     if (!ROUND) {
+        leave(wg, t, tokens, whole);
         return;
-    }
-    if (SPLIT) {
-        if (wg.z * SPLIT_TOKENS >= tokens) {
-            return;
-        }
-        if (!has_all_splits(row, head, (tokens + SPLIT_TOKENS - 1u) / SPLIT_TOKENS, t)) {
-            return;
-        }
-        if (t < PAIRS) {
-            whole = nothing();
-            for (var s = 0u; s * SPLIT_TOKENS < tokens; s++) {
-                let at = p.partials + ((row * p.q.heads + head) * p.splits + s) * (DIM + 2u);
-                let values = vec2<f32>(partials[at + 2u + 2u * t], partials[at + 3u + 2u * t]);
-                whole = join(whole, Partial(partials[at], partials[at + 1u], values));
-            }
-        }
     }
     if (t < PAIRS) {
         normed[2u * t] = whole.values.x / whole.sum;

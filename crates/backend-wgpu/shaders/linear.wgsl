@@ -235,5 +235,4 @@ fn linear(@builtin(workgroup_id) wg: vec3<u32>, @builtin(local_invocation_index)
         y = with_residuals(y, first + m, block, row_lane);
         store(y, first + m, row);
     }
-    after(block, t);
 }

@@ -36,20 +36,9 @@ struct Params {
     conv_out: u32,
     conv_stride: u32,
     slot_stride: u32,
-    // Of the input that it prepares for the product behind it, where it does: columns, and words of values, scales and sums.
-    ahead_cols: u32,
-    ahead_values: u32,
-    ahead_scales: u32,
-    ahead_sums: u32,
-    ahead_limit: f32,
-    ahead_eps: f32,
-    // Word of the first counter, and workgroups that count to it.
-    counters: u32,
-    waits: u32,
-    // Columns of the result at which gates and what they gate begin.
-    gate: u32,
-    up: u32,
-    reserved: u32,
+    reserved_a: u32,
+    reserved_b: u32,
+    reserved_c: u32,
 }
 
 @group(0) @binding(0) var<uniform> p: Params;
@@ -58,6 +47,7 @@ struct Params {
 @group(0) @binding(3) var<storage, read> prepared: array<vec4<u32>>;
 @group(0) @binding(4) var<storage, read> prepared_words: array<u32>;
 @group(0) @binding(5) var<storage, read> step: array<u32>;
+@group(0) @binding(6) var<storage, read_write> arena: array<f32>;
 
 const LANES: u32 = 32u;
 const THREADS: u32 = LANES * SLICES;

@@ -1,6 +1,5 @@
 //! Finding a GPU, opening it, and the sentences for what goes wrong.
 
-use crate::compute_only;
 use crate::shaders::SLICES;
 use crate::tuning::Tuning;
 use onebit_ops::OpError;
@@ -165,8 +164,6 @@ pub(crate) struct Abilities {
     pub slices: u32,
     /// Products of four bytes are an instruction.
     pub dot_products: bool,
-    /// Workgroups of a dispatch can see what others of it have stored.
-    pub coherent: bool,
     /// The device's own clock can be read, before and after each pass.
     pub timestamps: bool,
 }
@@ -216,16 +213,14 @@ impl Device {
         let limits = Limits { max_storage_buffers_per_shader_stage: 8, ..limits };
         let request = wgpu::DeviceDescriptor {
             label: None,
-            required_features: adapter.features()
-                & (Features::TIMESTAMP_QUERY | Features::PIPELINE_CACHE | Features::MEMORY_DECORATION_COHERENT),
+            required_features: adapter.features() & (Features::TIMESTAMP_QUERY | Features::PIPELINE_CACHE),
             required_limits: limits,
             experimental_features: wgpu::ExperimentalFeatures::disabled(),
             memory_hints: wgpu::MemoryHints::MemoryUsage,
             trace: wgpu::Trace::Off,
         };
-        let opened = compute_only::open(&adapter, &request)
-            .unwrap_or_else(|| ready(adapter.request_device(&request)).map_err(|error| error.to_string()));
-        let (device, queue) = opened.map_err(|error| fault(format!("{}: {error}", found.name)))?;
+        let (device, queue) =
+            ready(adapter.request_device(&request)).map_err(|error| fault(format!("{}: {error}", found.name)))?;
         let kept = Arc::new(Mutex::new(None));
         let first = kept.clone();
         let lost = Arc::new(AtomicBool::new(false));
@@ -248,8 +243,6 @@ impl Device {
             // Never more than there are threads for.
             slices: tuning.slices.unwrap_or(SLICES[usize::from(found.api != "Metal")]).min(threads / 32),
             dot_products: found.api != "Metal",
-            // Barriers of Metal order memory within a workgroup alone.
-            coherent: found.api != "Metal" && device.features().contains(Features::MEMORY_DECORATION_COHERENT),
             timestamps: device.features().contains(Features::TIMESTAMP_QUERY),
         };
         Ok(Device { device, queue, found, abilities, fault: kept, lost })

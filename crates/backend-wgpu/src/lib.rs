@@ -2,7 +2,7 @@
 //!
 //! | module | idea |
 //! |---|---|
-//! | `adapter`, `compute_only` | finding a GPU, opening it, and what is said when it fails |
+//! | `adapter` | finding a GPU, opening it, and what is said when it fails |
 //! | `shaders`, `pipelines` | from `shaders/` to pipelines: constants in front of plain inclusions |
 //! | `translated`, `tuning` | what the driver has made of the kernels, and what was measured, kept between runs |
 //! | `memory` | buffers, and sums of their bytes |
@@ -19,11 +19,6 @@ mod backend;
 mod bandwidth;
 mod cache;
 mod clock;
-#[cfg(any(windows, target_os = "linux", target_os = "android", target_os = "freebsd"))]
-mod compute_only;
-#[cfg(not(any(windows, target_os = "linux", target_os = "android", target_os = "freebsd")))]
-#[path = "compute_only_absent.rs"]
-mod compute_only;
 mod inputs;
 mod layout;
 mod memory;

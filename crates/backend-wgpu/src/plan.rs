@@ -31,7 +31,6 @@ pub(crate) struct WgpuPlan {
     placements: Vec<Placement>,
     arena: Buffer,
     scratch: Buffer,
-    ahead: Buffer,
     packed: Buffer,
     outputs: Outputs,
     tables: Vec<Arc<RopeTable>>,
@@ -102,17 +101,12 @@ impl WgpuPlan {
         let scratch = program.ops.iter().map(|op| ops::scratch(op, &program, memory, device));
         let scratch = scratch.collect::<Result<Vec<_>, _>>()?.into_iter().max().unwrap_or(0);
         let scratch = scratch + program.ops.iter().map(|op| ops::front(op, &program)).max().unwrap_or(0);
-        let ahead = program.ops.iter().map(|op| ops::ahead(op, &program, device));
-        let ahead = ahead.collect::<Result<Vec<_>, _>>()?.into_iter().max().unwrap_or(0);
-        // Counters are words at the end, behind whole vectors.
-        let [scratch, ahead] = [scratch, ahead].map(|words| words.next_multiple_of(4) + ops::COUNTERS);
         let outputs = Outputs::of(&program);
         let layout = Layout::new(program.bucket, &tables, Capacity::first(program.bucket));
         let buffer = |floats: usize, what: &str| Buffer::new(device, floats as u64 * 4, what);
         let plan = WgpuPlan {
             arena: buffer(floats, "the temporaries of a plan")?,
             scratch: buffer(scratch, "the scratch memory of a plan")?,
-            ahead: buffer(ahead, "the prepared inputs of a plan")?,
             packed: buffer(outputs.floats, "the outputs of a plan")?,
             device: device.clone(),
             cache: cache.clone(),
@@ -148,7 +142,6 @@ impl WgpuPlan {
             placements: &self.placements,
             arena: &self.arena,
             scratch: &self.scratch,
-            ahead: &self.ahead,
             step: &work.step,
             layout: &work.layout,
             packed: &self.packed,
@@ -503,9 +496,7 @@ mod tests {
         };
         let x = rec.linear_add(inner, &weight(HIDDEN, HIDDEN), kind, x);
         let inner = rec.norm_linear_swiglu(x, &norm, &weight(4 * HIDDEN, HIDDEN), kind);
-        let x = rec.linear_add(inner, &weight(HIDDEN, 2 * HIDDEN), kind, x);
-        // The norm in front of the next layer counts for this one.
-        let y = rec.norm_linear(x, &norm, &weight(HIDDEN, HIDDEN), kind);
+        let y = rec.linear_add(inner, &weight(HIDDEN, 2 * HIDDEN), kind, x);
         rec.output(y, "y");
         let kv = KvSpec { layers: 1, heads: 2, dim: 128, pages: 8, format: kv };
         let [kernel, heads, key_dim, value_dim] = [4, 2, 128, 128];
@@ -528,21 +519,21 @@ mod tests {
             let fits = |dispatch: &&Dispatch| dispatch.launches.iter().any(|(launch, _)| launch.fits(&counts));
             work.dispatches.iter().flatten().filter(fits).count()
         };
-        // Less the embedding and the first norm, the last product and the output.
+        // Less the embedding and the output.
         let steps = [(1, 1, 100), (1, 1, 300), (2, 2, 300), (2, 1, 300), (20, 1, 300)];
-        steps.map(|(rows, segments, context)| run(counts(rows, segments, context)) - 4).to_vec()
+        steps.map(|(rows, segments, context)| run(counts(rows, segments, context)) - 2).to_vec()
     }
 
     /// Each dispatch waits for the one before it, which is most of the time of a step of one row: `shaders/README.md`.
     #[test]
-    fn a_decoded_row_takes_five_dispatches_a_layer() {
+    fn a_decoded_row_takes_eight_or_nine_dispatches_a_layer() {
         if crate::adapters().is_empty() {
             return eprintln!("not run: no adapter");
         }
         let backend = WgpuBackend::new(WgpuOptions::default()).unwrap();
         // One row of a short context and of a longer one, two sequences with one each, one with two rows, and one with many.
-        assert_eq!(layer(&backend, false, KvFormat::F16), [5, 5, 8, 10, 10]);
-        assert_eq!(layer(&backend, false, KvFormat::Q8), [7, 7, 10, 10, 10]);
-        assert_eq!(layer(&backend, true, KvFormat::F16), [5, 5, 8, 10, 11]);
+        assert_eq!(layer(&backend, false, KvFormat::F16), [8, 9, 9, 10, 10]);
+        assert_eq!(layer(&backend, false, KvFormat::Q8), [10; 5]);
+        assert_eq!(layer(&backend, true, KvFormat::F16), [8, 8, 8, 10, 11]);
     }
 }

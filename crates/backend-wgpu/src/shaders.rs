@@ -46,12 +46,7 @@ const LINEAR_STORE: &str = include_str!("../shaders/linear_store.wgsl");
 const CONV_ONE: &str = include_str!("../shaders/conv_one.wgsl");
 const LINEAR_PACKED: &str = include_str!("../shaders/linear_packed.wgsl");
 const LINEAR_PREPARED: &str = include_str!("../shaders/linear_prepared.wgsl");
-const LINEAR_PLAIN: &str = include_str!("../shaders/linear_plain.wgsl");
-const LINEAR_AHEAD: &str = include_str!("../shaders/linear_ahead.wgsl");
-const LAST: &str = include_str!("../shaders/last.wgsl");
-const ATTENTION_ONE_TEXT: &str = include_str!("../shaders/attention_one.wgsl");
 const ROUNDING: &str = include_str!("../shaders/rounding.wgsl");
-const FINISH: &str = include_str!("../shaders/rounding_finish.wgsl");
 const ATTENTION_CORE: &str = include_str!("../shaders/attention_core.wgsl");
 const DELTA_RULE: &str = include_str!("../shaders/delta_rule.wgsl");
 const DELTA_INPUTS: &str = include_str!("../shaders/delta_inputs.wgsl");
@@ -69,16 +64,14 @@ macro_rules! sources {
 }
 
 sources! {
-    PREPARE "prepare" [ROUNDING, FINISH, JOIN, include_str!("../shaders/prepare.wgsl")] Read Read Read Write;
-    LINEAR "linear" [ROWS, LINEAR_HEAD, LINEAR_PLAIN, LINEAR_STORE, LINEAR_PREPARED, LINEAR_PACKED, LINEAR_FEW]
+    PREPARE "prepare" [ROUNDING, JOIN, include_str!("../shaders/prepare.wgsl")] Read Read Read Write;
+    LINEAR "linear" [ROWS, LINEAR_HEAD, LINEAR_STORE, LINEAR_PREPARED, LINEAR_PACKED, LINEAR_FEW]
         Read Read Read Read Read Write;
-    LINEAR_CONV "linear" [ROWS, LINEAR_HEAD, LINEAR_PLAIN, include_str!("../shaders/linear_conv.wgsl"), CONV_ONE,
-        LINEAR_PREPARED, LINEAR_PACKED, LINEAR_FEW] Read Read Read Read Read Write Read Write;
-    LINEAR_THEN "linear" [ROWS, LINEAR_HEAD, ROUNDING, LAST, LINEAR_AHEAD, LINEAR_STORE, LINEAR_PREPARED, LINEAR_PACKED,
-        LINEAR_FEW] Read Read Read Read Read Write Write Read;
-    WIDE "linear" [ROWS, LINEAR_HEAD, LINEAR_PLAIN, LINEAR_STORE, LINEAR_PREPARED, LINEAR_PACKED,
+    LINEAR_CONV "linear" [ROWS, LINEAR_HEAD, include_str!("../shaders/linear_conv.wgsl"), CONV_ONE, LINEAR_PREPARED,
+        LINEAR_PACKED, LINEAR_FEW] Read Read Read Read Read Write Read Write;
+    WIDE "linear" [ROWS, LINEAR_HEAD, LINEAR_STORE, LINEAR_PREPARED, LINEAR_PACKED,
         include_str!("../shaders/linear_wide.wgsl")] Read Read Read Read Read Write;
-    DENSE "linear" [ROWS, LINEAR_HEAD, LINEAR_PLAIN, LINEAR_STORE, include_str!("../shaders/linear_dense.wgsl")]
+    DENSE "linear" [ROWS, LINEAR_HEAD, LINEAR_STORE, include_str!("../shaders/linear_dense.wgsl")]
         Read Read Read Read Read Write;
     EMBED "embed" [include_str!("../shaders/embed.wgsl")] Read Read Read Read Write;
     POINTWISE "pointwise" [ROWS, include_str!("../shaders/pointwise.wgsl")] Read Write;
@@ -88,17 +81,16 @@ sources! {
     GATES "gates" [include_str!("../shaders/gates.wgsl")] Read Read Write;
     CONV "conv" [CONV_ONE, include_str!("../shaders/conv.wgsl")] Read Read Write Write Write;
     DELTA "delta" [DELTA_RULE, DELTA_INPUTS, include_str!("../shaders/delta.wgsl")] Read Read Read Write Write Write;
-    DELTA_ONE "delta_one" [ROUNDING, FINISH, DELTA_RULE, DELTA_INPUTS, include_str!("../shaders/delta_one.wgsl")]
+    DELTA_ONE "delta_one" [ROUNDING, DELTA_RULE, DELTA_INPUTS, include_str!("../shaders/delta_one.wgsl")]
         Read Read Read Read Read Write Write;
     DELTA_MAKE "delta_make" [DELTA_RULE, DELTA_INPUTS, include_str!("../shaders/delta_make.wgsl")] Read Read Read Write;
     DELTA_ROWS "delta_rows" [DELTA_RULE, include_str!("../shaders/delta_rows.wgsl")] Read Read Read Write Write;
     APPEND "append" [KV, HALF, KV_STORE, include_str!("../shaders/append.wgsl")] Read Read Write;
     HEADS "heads" [KV, HALF, KV_STORE, include_str!("../shaders/heads.wgsl")] Read Read Read Write Write;
     ATTENTION "attention" [KV, JOIN, ATTENTION_CORE, include_str!("../shaders/attention.wgsl")] Read Read Read Write Write;
-    ATTENTION_ONE "attention_one" [KV, HALF, ROUNDING, FINISH, JOIN, ATTENTION_CORE,
-        include_str!("../shaders/attention_leave.wgsl"), ATTENTION_ONE_TEXT] Read Read Read Write Write Write;
-    ATTENTION_LAST "attention_one" [KV, HALF, ROUNDING, FINISH, JOIN, ATTENTION_CORE, LAST,
-        include_str!("../shaders/attention_last.wgsl"), ATTENTION_ONE_TEXT] Read Read Read Write Write Write Write;
+    ATTENTION_ONE "attention_one"
+        [KV, HALF, ROUNDING, JOIN, ATTENTION_CORE, include_str!("../shaders/attention_one.wgsl")]
+        Read Read Read Write Write Write;
     COMBINE "attention_combine" [JOIN, include_str!("../shaders/attention_combine.wgsl")] Read Read Write;
     SAMPLE_SCAN "sample_scan" [KEYS, include_str!("../shaders/sample_scan.wgsl")] Read Read Write;
     BANDWIDTH "bandwidth" [include_str!("../shaders/bandwidth.wgsl")] Read Write;
@@ -256,21 +248,18 @@ pub(crate) struct Packed {
     pub adds: bool,
     /// Whether it does the convolution behind it: of few rows, to which nothing is added.
     pub convolves: bool,
-    /// What it makes for the product behind it, of one row of integers: a norm or SwiGLU.
-    pub ahead: Option<u32>,
     pub rows: u32,
     pub slices: u32,
 }
 
 impl Packed {
     pub(crate) fn kernel(&self) -> Kernel {
-        let source = match (self.ahead, self.convolves, self.rows) {
-            (Some(_), ..) => &LINEAR_THEN,
-            (None, true, _) => &LINEAR_CONV,
-            (None, false, WIDE_ROWS) => &WIDE,
-            (None, false, _) => &LINEAR,
+        let source = match (self.convolves, self.rows) {
+            (true, _) => &LINEAR_CONV,
+            (false, WIDE_ROWS) => &WIDE,
+            (false, _) => &LINEAR,
         };
-        let mut kernel = source.with(&[
+        source.with(&[
             ("BITS", Value::Number(self.bits)),
             ("GROUP", Value::Number(self.group)),
             ("SCALE", Value::Number(type_number(self.scale))),
@@ -280,9 +269,7 @@ impl Packed {
             ("EPILOGUE", Value::Number(u32::from(self.adds))),
             ("ROWS", Value::Number(self.rows)),
             ("SLICES", Value::Number(self.slices)),
-        ]);
-        kernel.constants.extend(self.ahead.map(|input| ("INPUT", Value::Number(input))));
-        kernel
+        ])
     }
 }
 
@@ -363,14 +350,13 @@ pub(crate) fn attention(format: u32, dim: u32, split: bool) -> Kernel {
 }
 
 /// For steps of sequences with a row each, whose keys and values are numbers. It may prepare the input of the product behind it:
-/// of a kind, with its gate or without; of contexts that are split by the last workgroup of a row and head.
+/// of a kind, with its gate or without.
 pub(crate) fn attention_one(format: u32, dim: u32, split: bool, round: Option<(u32, u32)>) -> Kernel {
     let (kind, input) = round.unwrap_or((kinds::FLOATS, inputs::PLAIN));
     let mut constants = attention_constants(format, dim, split, true).to_vec();
     constants.push(("ROUND", Value::Flag(round.is_some())));
     constants.extend([("KIND", Value::Number(kind)), ("INPUT", Value::Number(input))]);
-    let source = if split && round.is_some() { &ATTENTION_LAST } else { &ATTENTION_ONE };
-    source.with(&constants)
+    ATTENTION_ONE.with(&constants)
 }
 
 fn attention_constants(format: u32, dim: u32, split: bool, own: bool) -> [(&'static str, Value); 4] {
@@ -439,25 +425,10 @@ pub fn every() -> Vec<(String, String)> {
                         (ParamType::F16, Some(ParamType::BF16), false),
                     ] {
                         let few = rows != WIDE_ROWS;
-                        let packed = |convolves: bool, ahead: Option<u32>| Packed {
-                            bits,
-                            group,
-                            scale,
-                            bias,
-                            residuals,
-                            integers,
-                            adds,
-                            convolves,
-                            ahead,
-                            rows,
-                            slices,
-                        };
-                        all.push(packed(false, None).kernel());
-                        if few && !adds {
-                            all.push(packed(true, None).kernel());
-                        }
-                        if rows == 1 && integers {
-                            all.extend([inputs::NORM, inputs::SWIGLU].map(|ahead| packed(false, Some(ahead)).kernel()));
+                        for convolves in if few && !adds { vec![false, true] } else { vec![false] } {
+                            let packed =
+                                Packed { bits, group, scale, bias, residuals, integers, adds, convolves, rows, slices };
+                            all.push(packed.kernel());
                         }
                     }
                 }
@@ -494,10 +465,8 @@ pub fn every() -> Vec<(String, String)> {
             HEAD_DIMS.iter().flat_map(|dim| [false, true].map(|split| attention_one(format, *dim, split, None))),
         );
         for kind in KINDS {
-            for (dim, split) in [(128, false), (128, true), (256, false), (256, true)] {
-                let of = |input: u32| attention_one(format, dim, split, Some((kind, input)));
-                all.extend([inputs::PLAIN, inputs::SIGMOID].map(of));
-            }
+            let of = |input: u32| [128, 256].map(|dim| attention_one(format, dim, false, Some((kind, input))));
+            all.extend([inputs::PLAIN, inputs::SIGMOID].into_iter().flat_map(of));
         }
     }
     all.into_iter().map(|kernel| (kernel.describe(), kernel.text())).collect()

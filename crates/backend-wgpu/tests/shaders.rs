@@ -5,15 +5,11 @@ use naga::valid::{Capabilities, ValidationFlags, Validator};
 
 fn check(text: &str) -> Result<(), String> {
     let module = naga::front::wgsl::parse_str(text).map_err(|error| error.emit_to_string(text))?;
-    // Nothing that the first devices of WebGPU lack, but for kernels of memory that workgroups share.
-    let coherent = text.contains("@coherent");
-    let mut capabilities = Capabilities::SHADER_FLOAT16_IN_FLOAT32;
-    capabilities.set(Capabilities::MEMORY_DECORATION_COHERENT, coherent);
-    let mut validator = Validator::new(ValidationFlags::all(), capabilities);
+    // Nothing that the first devices of WebGPU lack.
+    let mut validator = Validator::new(ValidationFlags::all(), Capabilities::SHADER_FLOAT16_IN_FLOAT32);
     let info = validator.validate(&module).map_err(|error| error.emit_to_string(text))?;
     spv::write_vec(&module, &info, &spv::Options::default(), None).map_err(|error| error.to_string())?;
-    let lang_version = if coherent { (3, 2) } else { (2, 4) };
-    let metal = msl::Options { lang_version, fake_missing_bindings: true, ..msl::Options::default() };
+    let metal = msl::Options { lang_version: (2, 4), fake_missing_bindings: true, ..msl::Options::default() };
     msl::write_string(&module, &info, &metal, &msl::PipelineOptions::default()).map_err(|error| error.to_string())?;
     let options = hlsl::Options {
         shader_model: hlsl::ShaderModel::V6_4,

@@ -1,6 +1,6 @@
 //! Attention over the pages of one layer.
 
-use super::linear::{self, COUNTERS, Target};
+use super::linear::Target;
 use super::{Bound, Call, Extent, Frame, Launch, Steps};
 use crate::cache::{head_words, page_words};
 use crate::inputs::Counts;
@@ -36,11 +36,9 @@ pub(super) fn calls(frame: &Frame<'_>, qkv: [View; 3], layer: usize, scale: f32,
 /// Whether each split may make its own query, and the last ones a key and a value: there is no other row that reads them, and
 /// so few splits that the device runs them at once.
 fn makes_heads(counts: &Counts) -> bool {
-    counts.longest == 1 && counts.rows * counts.context.div_ceil(SPLIT_TOKENS) <= MOST_SPLITS
+    const MOST: usize = 32;
+    counts.longest == 1 && counts.rows * counts.context.div_ceil(SPLIT_TOKENS) <= MOST
 }
-
-/// Splits of all rows that make heads.
-const MOST_SPLITS: usize = 32;
 
 /// Whether such a context is one split, whose result nobody has to join: what attention may round for the product behind it.
 fn rounds(counts: &Counts) -> bool {
@@ -48,13 +46,8 @@ fn rounds(counts: &Counts) -> bool {
 }
 
 /// The steps whose result is left to the preparation of the product behind it.
-pub(super) fn leaves_rounding(frame: &Frame<'_>, heads: &Heads<'_>) -> Steps {
-    if has_last(frame, heads) { |counts| !makes_heads(counts) } else { |counts| !rounds(counts) }
-}
-
-/// Whether the last workgroup of a row and head may round too, where contexts are split: into two or more.
-fn has_last(frame: &Frame<'_>, heads: &Heads<'_>) -> bool {
-    frame.device.abilities.coherent && MOST_SPLITS / 2 * heads.q.heads <= COUNTERS
+pub(super) fn leaves_rounding(counts: &Counts) -> bool {
+    !rounds(counts)
 }
 
 /// The product behind attention, and the gate between them.
@@ -108,37 +101,30 @@ pub(super) fn with_heads(
     let [q_gain, k_gain] = gains.clone();
     let bound = vec![frame.bound_step(), q_gain, k_gain, cache.clone(), frame.bound_arena()];
     let mut calls = vec![Call::new(launch, params, bound)];
-    let mut in_one = |steps: Steps, round: Option<&Round>, split: bool| {
-        let (_, splits) = splits(frame.bucket);
+    let mut in_one = |steps: Steps, round: Option<&Round>| {
+        let (split, splits) = splits(frame.bucket);
+        let split = split && round.is_none();
         // Without a gate it is not looked at.
         let gate = frame.view(round.and_then(|r| r.gate).unwrap_or(heads.q));
         let mut params = [raw.as_slice(), &gate, &pages, &angles, &eps].concat();
         params.extend([frame.place(out), frame.cols(out), scale.to_bits(), splits, 0]);
         params.extend(round.map_or([0; 5], |r| r.target.words));
-        params.extend([linear::counters(frame.ahead), 0]);
+        params.extend([0; 2]);
         let input = |r: &Round| if r.gate.is_some() { inputs::SIGMOID } else { inputs::PLAIN };
         let kernel = shaders::attention_one(format, head_dim, split, round.map(|r| (r.target.kind, input(r))));
         let grid = [Extent::Fixed(heads.q.heads), Extent::Rows(Rows::Step, 1), split_extent(split)];
         let [q_gain, k_gain] = gains.clone();
         let cache = cache.clone();
-        let mut bound = vec![frame.bound_step(), q_gain, k_gain, cache, frame.bound_scratch(), frame.bound_arena()];
-        if split && round.is_some() {
-            bound.push(Bound::whole(frame.ahead));
-        }
+        let bound = vec![frame.bound_step(), q_gain, k_gain, cache, frame.bound_scratch(), frame.bound_arena()];
         calls.push(Call::new(Launch::when(steps, kernel, grid), params, bound));
     };
-    let split = is_split(frame.bucket);
     match round {
         _ if !own => {}
         Some(round) => {
-            in_one(rounds, Some(round), false);
-            in_one(
-                |counts| makes_heads(counts) && !rounds(counts),
-                Some(round).filter(|_| has_last(frame, heads)),
-                split,
-            );
+            in_one(rounds, Some(round));
+            in_one(|counts| makes_heads(counts) && !rounds(counts), None);
         }
-        None => in_one(makes_heads, None, split),
+        None => in_one(makes_heads, None),
     }
     calls.extend(attend(frame, apart, heads.q, layer, scale, out));
     Ok(calls)

@@ -3,11 +3,11 @@
 //! are left out. The results have the same bits as those of the ops one by one.
 
 use super::attention::{self, Heads};
-use super::linear::{self, Area, Behind, Fused, Input, Joined, Made, Next};
+use super::linear::{self, Behind, Fused, Input, Joined};
 use super::recurrent::{self, Delta, Gates};
 use super::{Call, Frame, Steps, calls};
 use crate::layout::GROUP;
-use onebit_ops::{Epilogue, Op, OpError, Program, Rows, Tensor, View};
+use onebit_ops::{Epilogue, Op, OpError, Program, Tensor, View};
 
 /// The calls of every op, in order; none for an op that a later one does with its own.
 ///
@@ -16,8 +16,8 @@ use onebit_ops::{Epilogue, Op, OpError, Program, Rows, Tensor, View};
 pub(crate) fn all_calls(program: &Program, frame: &Frame<'_>) -> Result<Vec<Vec<Call>>, OpError> {
     let readers = readers(program);
     let mut all: Vec<Vec<Call>> = Vec::with_capacity(program.ops.len());
-    // A product whose input is prepared by what makes it, the steps for which it is not, and where.
-    let mut prepared: Option<(usize, Steps, Area)> = None;
+    // A product whose input is prepared by what makes it, and the steps for which it is not.
+    let mut prepared: Option<(usize, Steps)> = None;
     for (at, op) in program.ops.iter().enumerate() {
         let before = &program.ops[..at];
         let (left_out, calls) = match op {
@@ -31,14 +31,8 @@ pub(crate) fn all_calls(program: &Program, frame: &Frame<'_>) -> Result<Vec<Vec<
                     joined
                 });
                 let conv = program.ops.get(at + 1).and_then(|next| behind(frame, op, next));
-                let of_this = prepared.filter(|(product, ..)| *product == at);
-                let area = of_this.map_or(Area::Scratch, |(_, _, area)| area);
-                let next = next(frame, &readers, program, at);
-                if let Some((product, _)) = next {
-                    prepared = Some((product, linear::leaves_next, area.other()));
-                }
-                let unprepared = of_this.map(|(_, others, _)| others);
-                let fused = Fused { joined, conv, unprepared, area, next: next.map(|(_, next)| next) };
+                let unprepared = prepared.filter(|(product, _)| *product == at).map(|(_, others)| others);
+                let fused = Fused { joined, conv, unprepared };
                 (left_out, linear::calls(frame, &input, weight, fused, *activations, *epilogue, *out)?)
             }
             Op::ConvSilu { x, weight, kernel, layer, out } => {
@@ -51,7 +45,7 @@ pub(crate) fn all_calls(program: &Program, frame: &Frame<'_>) -> Result<Vec<Vec<
                     let does_heads = attention::does_heads(frame, &heads);
                     let round = round(frame, &readers, program, at).filter(|_| does_heads);
                     if let Some((product, _)) = &round {
-                        prepared = Some((*product, attention::leaves_rounding(frame, &heads), Area::Scratch));
+                        prepared = Some((*product, attention::leaves_rounding));
                     }
                     let round = round.as_ref().map(|(_, round)| round);
                     (4, attention::with_heads(frame, &heads, *layer, *scale, round, *out)?)
@@ -62,7 +56,7 @@ pub(crate) fn all_calls(program: &Program, frame: &Frame<'_>) -> Result<Vec<Vec<
                 Some(mut delta) => {
                     delta.behind = norm_behind(frame, &readers, program, at);
                     if delta.behind.is_some() {
-                        prepared = Some((at + 2, recurrent::leaves_rounding, Area::Scratch));
+                        prepared = Some((at + 2, recurrent::leaves_rounding));
                     }
                     (1, recurrent::delta(frame, &delta)?)
                 }
@@ -174,31 +168,6 @@ fn behind<'a>(frame: &Frame<'_>, product: &Op, conv: &'a Op) -> Option<Behind<'a
     let Op::ConvSilu { x, weight: taps, kernel: 4, layer, out } = conv else { return None };
     let right = x.tensor == *made && x.is_contiguous() && linear::can_convolve(frame, weight);
     right.then_some(Behind { first_row: x.offset, channels: x.cols(), taps, layer: *layer, out: *out })
-}
-
-/// The product behind a product, right behind it or SwiGLU, whose input the first one can prepare of one row: which op it is, and
-/// how.
-fn next<'a>(frame: &Frame<'_>, readers: &[usize], program: &'a Program, at: usize) -> Option<(usize, Next<'a>)> {
-    let Op::Linear { weight, activations, out: made, .. } = &program.ops[at] else { return None };
-    let of_made = |view: View| view.tensor == *made && view.is_contiguous();
-    let target = |product: usize| match program.ops.get(product)? {
-        Op::Linear { weight, activations, out, .. } => linear::target(frame, weight, *activations, 0, *out),
-        _ => None,
-    };
-    let (product, next) = match program.ops.get(at + 1)? {
-        Op::Linear { x, norm: Some(norm), .. } if of_made(*x) && x.offset == 0 => {
-            (at + 1, Next { made: Made::Norm(norm), cols: x.cols(), target: target(at + 1)? })
-        }
-        Op::SwiGlu { gate, up, out } if of_made(*gate) && of_made(*up) => {
-            let Op::Linear { x, norm: None, .. } = program.ops.get(at + 2)? else { return None };
-            let swiglu = Made::SwiGlu { gate: gate.offset, up: up.offset };
-            let next = Next { made: swiglu, cols: up.cols(), target: target(at + 2)? };
-            is_all_of(frame, readers, *x, *out).then_some((at + 2, next))?
-        }
-        _ => return None,
-    };
-    let right = frame.rows(*made) == Rows::Step && linear::can_prepare(frame, weight, *activations, &next);
-    right.then_some((product, next))
 }
 
 /// Attention right before a product or its gate, whose splits the preparation joins; and which op it is.

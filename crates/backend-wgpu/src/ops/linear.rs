@@ -3,8 +3,7 @@
 use super::{Bound, Call, Extent, Frame, Launch, Steps};
 use crate::adapter::Device;
 use crate::inputs::Counts;
-use crate::layout::{BLOCK_ROWS, Codes, GROUP};
-use crate::memory::Buffer;
+use crate::layout::{Codes, GROUP};
 use crate::shaders::{self, Packed, ROW_COUNTS, WIDE_FROM, WIDE_ROWS, inputs, kinds};
 use crate::weight::{Chunk, Resident, resident};
 use onebit_ops::{Activations, Epilogue, Norm, OpError, Tensor, Vector, View, Weight};
@@ -63,48 +62,6 @@ impl Behind<'_> {
     }
 }
 
-/// Where a product's prepared input lies. A product that prepares the input of the next one reads one and writes the other.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) enum Area {
-    /// In the scratch memory, where attention and the delta rule prepare inputs too.
-    #[default]
-    Scratch,
-    Ahead,
-}
-
-impl Area {
-    pub(super) fn other(self) -> Area {
-        match self {
-            Area::Scratch => Area::Ahead,
-            Area::Ahead => Area::Scratch,
-        }
-    }
-
-    fn buffer<'a>(self, frame: &'a Frame<'_>) -> &'a Buffer {
-        match self {
-            Area::Scratch => frame.scratch,
-            Area::Ahead => frame.ahead,
-        }
-    }
-}
-
-/// What a product of one row prepares for the product behind it, of its results.
-#[derive(Clone, Copy)]
-pub(super) enum Made<'a> {
-    /// All of them, normed.
-    Norm(&'a Norm),
-    /// Columns at which gates and what they gate begin.
-    SwiGlu { gate: usize, up: usize },
-}
-
-/// The same with where it goes: columns, and the other area than the product's own.
-#[derive(Clone, Copy)]
-pub(super) struct Next<'a> {
-    pub made: Made<'a>,
-    pub cols: usize,
-    pub target: Target,
-}
-
 /// What a product does of its neighbours.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Fused<'a> {
@@ -112,51 +69,9 @@ pub(super) struct Fused<'a> {
     pub conv: Option<Behind<'a>>,
     /// The steps whose input nobody else has prepared, where that is not all of them.
     pub unprepared: Option<Steps>,
-    pub area: Area,
-    pub next: Option<Next<'a>>,
-}
-
-/// Counters at the end of an area, by which the workgroups of a dispatch find out which comes last. All are zero between
-/// dispatches.
-pub(crate) const COUNTERS: usize = 1024;
-
-/// Word of the first one.
-pub(super) fn counters(area: &Buffer) -> u32 {
-    area.size() as u32 / size_of::<u32>() as u32 - COUNTERS as u32
-}
-
-/// Columns up to which one workgroup makes the norm of a row; as in `linear_ahead.wgsl`.
-const MOST_NORMED: usize = 8192;
-
-/// Whether a product prepares the input of the product behind it.
-fn prepares_next(counts: &Counts) -> bool {
-    counts.rows == 1
-}
-
-/// The steps whose result is left to the preparation of the product behind it.
-pub(super) fn leaves_next(counts: &Counts) -> bool {
-    !prepares_next(counts)
-}
-
-/// Whether a product can prepare that: where memory of the device can be coherent, and all of its kernels are of integers.
-pub(super) fn can_prepare(frame: &Frame<'_>, weight: &Weight, activations: Activations, next: &Next<'_>) -> bool {
-    let Ok(resident) = resident(weight, frame.device) else { return false };
-    let abilities = frame.device.abilities;
-    let integers = shaders::kind_of(activations, abilities.dot_products) == kinds::PACKED && !resident.has_dense();
-    let whole = resident.chunks.iter().all(|chunk| chunk.first_row.is_multiple_of(BLOCK_ROWS));
-    let groups = |first: usize| first.is_multiple_of(GROUP);
-    let fits = match next.made {
-        Made::Norm(_) => next.cols == weight.rows() && next.cols <= MOST_NORMED,
-        Made::SwiGlu { gate, up } => {
-            let halves = 2 * next.cols == weight.rows() && gate.abs_diff(up) == next.cols;
-            halves && groups(gate) && groups(up) && next.cols / GROUP <= COUNTERS
-        }
-    };
-    abilities.coherent && integers && whole && fits && next.target.kind == kinds::PACKED
 }
 
 /// Where whoever makes the values of a product's input prepares it.
-#[derive(Clone, Copy)]
 pub(super) struct Target {
     pub kind: u32,
     /// Values of a row; words of values, scales and sums; the limit of rounded values.
@@ -292,20 +207,13 @@ pub(super) fn calls(
             Codes::Packed { .. } => shaders::kind_of(activations, frame.device.abilities.dot_products),
         };
         let place = places.iter().find(|p| p.kind == wanted).ok_or(OpError::ForeignHandle("a weight"))?;
-        let call = Product { frame, chunk, place: *place, area: fused.area, cols: weight.cols(), residual, out };
-        match (fused.next, fused.conv.filter(|conv| conv.channels_of(chunk))) {
-            (Some(next), _) => {
-                let blocks = resident.chunks.iter().map(Chunk::blocks).sum();
-                calls.push(call.with_next(next, blocks)?);
-                if most > 1 {
-                    calls.push(call.alone(leaves_next));
-                }
-            }
-            (None, Some(conv)) => {
+        let call = Product { frame, chunk, place: *place, cols: weight.cols(), residual, out };
+        match fused.conv.filter(|conv| conv.channels_of(chunk)) {
+            Some(conv) => {
                 calls.push(call.with_conv(conv)?);
                 calls.push(call.alone(|counts| !convolves(counts)));
             }
-            (None, None) => calls.push(call.alone(|_| true)),
+            None => calls.push(call.alone(|_| true)),
         }
     }
     Ok(calls)
@@ -354,7 +262,7 @@ fn prepare(
     let grid = [Extent::Rows(frame.rows(out), 1), Extent::Fixed(groups.div_ceil(8)), Extent::Fixed(1)];
     let selected = matches!(input, Input::Norm { selected: true, .. });
     let kernel = shaders::prepare(place.kind, kind, joined.map(|j| j.dim as u32), selected);
-    let bound = vec![frame.bound_arena(), gain, frame.bound_step(), Bound::whole(fused.area.buffer(frame))];
+    let bound = vec![frame.bound_arena(), gain, frame.bound_step(), frame.bound_scratch()];
     Ok(Call::new(Launch::when(fused.unprepared.unwrap_or(|_| true), kernel, grid), params, bound))
 }
 
@@ -363,45 +271,16 @@ struct Product<'a> {
     frame: &'a Frame<'a>,
     chunk: &'a Chunk,
     place: Prepared,
-    area: Area,
     cols: usize,
     residual: Option<View>,
     out: Tensor,
 }
 
-/// What one kernel of a product does beyond it.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Beyond {
-    Nothing,
-    Convolution,
-    /// The input of the product behind it, of this kind.
-    Next(u32),
-}
-
 impl Product<'_> {
     /// For these steps.
     fn alone(&self, steps: Steps) -> Call {
-        let params = self.params([0; 5], [0; 10]);
-        Call { params, bound: self.bound(), launches: self.launches(steps, Beyond::Nothing) }
-    }
-
-    /// With the input of the product behind it, for the steps that allow it; `blocks` are those of all chunks.
-    fn with_next(&self, next: Next<'_>, blocks: usize) -> Result<Call, OpError> {
-        let buffer = self.area.other().buffer(self.frame);
-        let [_, values, scales, sums, limit] = next.target.words;
-        let (input, eps, waits, gain, [gate, up]) = match next.made {
-            Made::Norm(norm) => (inputs::NORM, norm.eps, blocks, self.frame.vector(&norm.gain)?, [0, 0]),
-            // Without a norm the gain is not looked at.
-            Made::SwiGlu { gate, up } => {
-                (inputs::SWIGLU, 0.0, 2 * GROUP / BLOCK_ROWS, self.frame.bound_step(), [gate, up])
-            }
-        };
-        let [cols, waits, gate, up] = [next.cols, waits, gate, up].map(|n| n as u32);
-        let counters = counters(buffer);
-        let params = self.params([0; 5], [cols, values, scales, sums, limit, eps.to_bits(), counters, waits, gate, up]);
-        let mut bound = self.bound();
-        bound.extend([Bound::whole(buffer), gain]);
-        Ok(Call { params, bound, launches: self.launches(prepares_next, Beyond::Next(input)) })
+        let params = self.params([0; 5]);
+        Call { params, bound: self.bound(), launches: self.launches(steps, false) }
     }
 
     /// With the convolution behind it, for the steps that allow it.
@@ -412,12 +291,12 @@ impl Product<'_> {
         let mut bound = self.bound();
         bound.push(self.frame.vector(conv.taps)?);
         bound.push(Bound::whole(self.frame.memory.windows(conv.layer)));
-        let params = self.params([first_row, channels, out[0], out[1], slot], [0; 10]);
-        Ok(Call { params, bound, launches: self.launches(convolves, Beyond::Convolution) })
+        let params = self.params([first_row, channels, out[0], out[1], slot]);
+        Ok(Call { params, bound, launches: self.launches(convolves, true) })
     }
 
-    fn params(&self, conv: [u32; 5], next: [u32; 10]) -> Vec<u32> {
-        let Product { frame, chunk, place, cols, residual, out, .. } = *self;
+    fn params(&self, conv: [u32; 5]) -> Vec<u32> {
+        let Product { frame, chunk, place, cols, residual, out } = *self;
         let shape = chunk.shape;
         let mut params = residual.map_or([0; 8], |view| frame.view(view)).to_vec();
         params.extend([cols.div_ceil(GROUP), shape.units(cols), shape.groups(cols)].map(|n| n as u32));
@@ -426,39 +305,32 @@ impl Product<'_> {
         params.extend([chunk.first_row as u32, chunk.biases, chunk.residual_first, chunk.residuals]);
         params.extend([shape.factor().to_bits(), frame.count(out)]);
         params.extend(conv);
-        params.extend(next);
-        params.push(0);
+        params.extend([0; 3]);
         params
     }
 
     fn bound(&self) -> Vec<Bound> {
-        let Product { frame, chunk, area, .. } = self;
+        let Product { frame, chunk, .. } = self;
         let size = chunk.buffer.size();
-        let prepared = Bound::whole(area.buffer(frame));
         vec![
             Bound { buffer: chunk.buffer.clone(), offset: 0, size: chunk.code_bytes },
             Bound { buffer: chunk.buffer.clone(), offset: chunk.side_at, size: size - chunk.side_at },
-            prepared.clone(),
-            prepared,
+            frame.bound_scratch(),
+            frame.bound_scratch(),
             frame.bound_step(),
             frame.bound_arena(),
         ]
     }
 
     /// A kernel for each number of rows of a pass.
-    fn launches(&self, steps: Steps, beyond: Beyond) -> Vec<Launch> {
+    fn launches(&self, steps: Steps, convolves: bool) -> Vec<Launch> {
         let Product { frame, chunk, place, residual, out, .. } = self;
         let (shape, rows) = (chunk.shape, frame.rows(*out));
         let adds = residual.is_some();
         let integers = place.kind == kinds::PACKED;
         let slices = frame.device.abilities.slices;
         let passes = passes(frame.most_rows(*out), integers).into_iter();
-        let passes = passes.filter(|(pass, _)| match beyond {
-            Beyond::Nothing => true,
-            Beyond::Convolution => *pass != WIDE_ROWS,
-            Beyond::Next(_) => *pass == 1,
-        });
-        let ahead = if let Beyond::Next(input) = beyond { Some(input) } else { None };
+        let passes = passes.filter(|(pass, _)| !convolves || *pass != WIDE_ROWS);
         let launch = |(pass, range)| {
             let kernel = match shape.codes {
                 Codes::Dense(kind) => shaders::dense(kind, adds, pass, slices),
@@ -470,8 +342,7 @@ impl Product<'_> {
                     residuals: chunk.has_residuals,
                     integers,
                     adds,
-                    convolves: beyond == Beyond::Convolution,
-                    ahead,
+                    convolves,
                     rows: pass,
                     slices,
                 }

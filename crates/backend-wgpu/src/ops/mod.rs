@@ -10,7 +10,6 @@ mod simple;
 
 pub(crate) use check::check;
 pub(crate) use fuse::all_calls;
-pub(crate) use linear::COUNTERS;
 
 use crate::adapter::Device;
 use crate::cache::{Areas, Memory};
@@ -128,10 +127,8 @@ pub(crate) struct Frame<'a> {
     pub placements: &'a [Placement],
     /// Temporaries.
     pub arena: &'a Buffer,
-    /// Memory that one op uses for itself, or leaves something in for the next.
+    /// Memory that one op uses for itself.
     pub scratch: &'a Buffer,
-    /// Prepared inputs of products beside that.
-    pub ahead: &'a Buffer,
     /// The step's arrays, and where they lie.
     pub step: &'a Buffer,
     pub layout: &'a Layout,
@@ -216,19 +213,6 @@ fn stretch(view: View) -> View {
 fn blocks(frame: &Frame<'_>, view: View) -> [u32; 8] {
     let first = frame.place(view.tensor) + view.offset as u32;
     [first, frame.cols(view.tensor), view.heads as u32, view.dim as u32, view.stride as u32, 0, 0, 0]
-}
-
-/// Words for prepared inputs beside the scratch memory, counters not counted: what a product with a norm needs.
-///
-/// # Errors
-/// Foreign handles.
-pub(crate) fn ahead(op: &Op, program: &Program, device: &Arc<Device>) -> Result<usize, OpError> {
-    match op {
-        Op::Linear { x, norm: Some(_), weight, activations, .. } => {
-            linear::scratch(program.max_rows(x.tensor), weight, *activations, device)
-        }
-        _ => Ok(0),
-    }
 }
 
 /// Words at the front of the scratch memory that attention may leave for the product behind it.

@@ -28,6 +28,7 @@ const RULES: &[Rule] = &[
     Rule { name: "features only where a backend is chosen", check: sources::features },
     Rule { name: "models know no backend and no platform", check: sources::plain_models },
     Rule { name: "no large file, and little test data", check: sources::sizes },
+    Rule { name: "files, not links to them", check: sources::links },
     Rule { name: "every architecture has goldens and a line in the docs", check: docs::registry_rows },
     Rule { name: "the docs name files that exist", check: docs::paths_exist },
     Rule { name: "every crate has a paragraph in ARCHITECTURE.md", check: docs::crates_described },

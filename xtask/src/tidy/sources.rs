@@ -137,6 +137,12 @@ pub(super) fn sizes(tree: &Tree) -> Breaches {
     Ok(breaches)
 }
 
+/// A link leads nowhere in somebody else's clone, while every test of the one who made it reads what it leads to.
+pub(super) fn links(tree: &Tree) -> Breaches {
+    let is_link = |name: &str| tree.root.join(name).symlink_metadata().is_ok_and(|m| m.is_symlink());
+    Ok(tree.sizes().filter(|(name, _)| is_link(name)).map(|(name, _)| name.to_owned()).collect())
+}
+
 /// Files that may hold two ideas. A warning: a long file with one idea is fine.
 pub(super) fn long_files(tree: &Tree) -> Vec<String> {
     let long = tree.rust().map(|(name, text)| (name, text.lines().count())).filter(|(_, n)| *n > LONG_LINES);

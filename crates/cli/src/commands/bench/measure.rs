@@ -204,13 +204,7 @@ impl<'a> Bench<'a> {
             let rows = self.args.rows;
             let mut stepper = Stepper::new(self, rows, true)?;
             stepper.fill(self)?;
-            stepper.step(&self.tokens(rows), rows > 1)?;
-            let mut runs = Vec::new();
-            for _ in 0..PROFILED {
-                let tokens = self.tokens(rows);
-                runs.push(stepper.step(&tokens, rows > 1)?);
-            }
-            decode = stepper.stages(&runs, rows);
+            decode = self.decode_stages(stepper, rows)?;
         }
         let mut prefill = Vec::new();
         if self.args.prompt > 0 {
@@ -223,9 +217,26 @@ impl<'a> Bench<'a> {
         }
         Ok((decode, prefill))
     }
+
+    /// Stages of a decode step of so many sequences together.
+    pub(super) fn stages_together(&mut self, sequences: usize) -> Result<Vec<Stage>> {
+        let stepper = Stepper::together(self, sequences)?;
+        self.decode_stages(stepper, sequences)
+    }
+
+    fn decode_stages(&mut self, mut stepper: Stepper, rows: usize) -> Result<Vec<Stage>> {
+        let speculative = rows > 1 && stepper.sequences == 1;
+        stepper.step(&self.tokens(rows), speculative)?;
+        let mut runs = Vec::new();
+        for _ in 0..PROFILED {
+            let tokens = self.tokens(rows);
+            runs.push(stepper.step(&tokens, speculative)?);
+        }
+        Ok(stepper.stages(&runs, rows))
+    }
 }
 
-/// One sequence driven without the engine, to see inside a step.
+/// One sequence, or several of a row each, driven without the engine, to see inside a step.
 struct Stepper {
     backend: Arc<dyn Backend>,
     cache: Cache,
@@ -233,23 +244,34 @@ struct Stepper {
     /// As the backend runs it, op for op.
     program: Program,
     kv: KvFormat,
-    pages: Vec<u32>,
+    sequences: usize,
+    /// Of each sequence.
+    pages: Vec<Vec<u32>>,
     past: usize,
     pending: usize,
 }
 
 impl Stepper {
     fn new(bench: &Bench<'_>, rows: usize, profile: bool) -> Result<Stepper> {
-        let kv = bench.kv();
-        let spec = bench.model.facts().cache_spec(bench.context, 1, kv);
-        let cache = bench.backend.cache(spec)?;
         // A prefill chunk wants the logits of its last row only.
         let logits = if rows > MAX_ROWS { 1 } else { rows };
-        let program = bench.model.program(Bucket { rows, logits, context: bench.context }, &bench.forward());
+        Stepper::of(bench, 1, Bucket { rows, logits, context: bench.context }, profile)
+    }
+
+    /// Profiled steps of one row of each sequence; every context is that of the profile alone.
+    fn together(bench: &Bench<'_>, sequences: usize) -> Result<Stepper> {
+        Stepper::of(bench, sequences, Bucket { rows: sequences, logits: sequences, context: PAGE_ROWS }, true)
+    }
+
+    fn of(bench: &Bench<'_>, sequences: usize, bucket: Bucket, profile: bool) -> Result<Stepper> {
+        let (kv, each) = (bench.kv(), bucket.context.div_ceil(PAGE_ROWS));
+        let spec = bench.model.facts().cache_spec(each * PAGE_ROWS * sequences, sequences, kv);
+        let cache = bench.backend.cache(spec)?;
+        let program = bench.model.program(bucket, &bench.forward());
         let plan = bench.backend.compile(program.clone(), &cache, PlanOptions { profile })?;
         let program = program.lower(bench.backend.fusions());
-        let pages = (0..bench.context.div_ceil(PAGE_ROWS)).map(|p| p as u32).collect();
-        Ok(Stepper { backend: bench.backend.clone(), cache, plan, program, kv, pages, past: 0, pending: 0 })
+        let pages = (0..sequences).map(|s| (s * each..(s + 1) * each).map(|page| page as u32).collect()).collect();
+        Ok(Stepper { backend: bench.backend.clone(), cache, plan, program, kv, sequences, pages, past: 0, pending: 0 })
     }
 
     /// Fills the cache up to the depth: every layer keeps pieces of embedding rows as keys and values.
@@ -270,7 +292,7 @@ impl Stepper {
             recorder.attention(part, part, part, layer, 1.0);
         }
         let plan = self.backend.compile(recorder.finish(), &self.cache, PlanOptions { profile: false })?;
-        for (start, pages) in (0..depth).step_by(rows).zip(self.pages.chunks(FILL_PAGES)) {
+        for (start, pages) in (0..depth).step_by(rows).zip(self.pages[0].chunks(FILL_PAGES)) {
             let count = rows.min(depth - start);
             // Each piece is a sequence of its own, which looks back at nothing.
             let inputs = StepInputs {
@@ -290,29 +312,42 @@ impl Stepper {
         debug_assert_eq!(self.cache.spec().kv.format, self.kv);
         let rows = tokens.len();
         let logits = self.program.bucket.logits.min(rows);
+        let each = rows / self.sequences;
+        let segments = self.segments(each, self.past, &self.pages, speculative);
         let inputs = StepInputs {
             tokens: tokens.to_vec(),
-            positions: (self.past..self.past + rows).map(|p| [p as u32; 3]).collect(),
-            segments: vec![segment(rows, self.past, self.pending, self.pages.clone(), speculative)],
+            positions: (0..rows).map(|row| [(self.past + row % each) as u32; 3]).collect(),
+            segments,
             logit_rows: (rows - logits..rows).collect(),
             ..StepInputs::default()
         };
-        self.past += rows;
+        self.past += each;
         self.pending = if speculative { rows } else { 0 };
         let ticket = self.backend.run(&self.plan, inputs)?;
         Ok(wait(&*self.backend, ticket)?.op_seconds)
     }
 
+    /// So many rows of each sequence behind so many.
+    fn segments(&self, each: usize, past: usize, pages: &[Vec<u32>], speculative: bool) -> Vec<Segment> {
+        let one = |(i, pages): (usize, &Vec<u32>)| Segment {
+            rows: i * each..(i + 1) * each,
+            slot: i,
+            ..segment(each, past, self.pending, pages.clone(), speculative)
+        };
+        pages.iter().enumerate().map(one).collect()
+    }
+
     /// Sums ops of one kind over the layers; medians over the runs.
     fn stages(&self, runs: &[Vec<f64>], rows: usize) -> Vec<Stage> {
-        let segment = segment(rows, self.past - rows, 0, Vec::new(), false);
+        let each = rows / self.sequences;
+        let segments = self.segments(each, self.past - each, &vec![Vec::new(); self.sequences], false);
         let mut order: Vec<String> = Vec::new();
         let mut sums: BTreeMap<String, Stage> = BTreeMap::new();
         for (i, op) in self.program.ops.iter().enumerate() {
             let mut times: Vec<f64> = runs.iter().filter_map(|run| run.get(i).copied()).collect();
             times.sort_by(f64::total_cmp);
             let Some(median) = times.get(times.len() / 2) else { continue };
-            let cost = op.cost(rows, std::slice::from_ref(&segment), self.kv);
+            let cost = op.cost(rows, &segments, self.kv);
             let name = without_layer(&cost.label);
             let stage = sums.entry(name.clone()).or_insert_with(|| {
                 order.push(name.clone());

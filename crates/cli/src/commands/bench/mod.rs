@@ -11,7 +11,7 @@ use anyhow::{Result, bail};
 use measure::Bench;
 use onebit_models::Model;
 use onebit_ops::Backend;
-use report::{Report, Sample};
+use report::{Report, Sample, Together};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -61,7 +61,11 @@ pub fn run(args: &BenchArgs) -> Result<()> {
     let mut together = Vec::new();
     for sequences in &args.sequences {
         let runs = (0..args.repeat).map(|_| bench.together(usize::from(*sequences))).collect::<Result<_>>()?;
-        together.push((usize::from(*sequences), Sample::of(runs)));
+        together.push(Together {
+            sequences: usize::from(*sequences),
+            rate: Sample::of(runs),
+            stages: bench.stages_together(usize::from(*sequences))?,
+        });
     }
     let (decode_stages, prefill_stages) = bench.stages()?;
     bar.finish_and_clear();

@@ -43,6 +43,14 @@ pub(super) struct Stage {
     pub(super) seconds: f64,
 }
 
+/// Several sequences that are answered in the same steps.
+pub(super) struct Together {
+    pub(super) sequences: usize,
+    /// Tokens a second of all of them.
+    pub(super) rate: Sample,
+    pub(super) stages: Vec<Stage>,
+}
+
 /// Everything that was measured.
 pub(super) struct Report {
     pub(super) model: String,
@@ -67,8 +75,7 @@ pub(super) struct Report {
     pub(super) peak_rss: Option<u64>,
     /// Memory held while decoding after a prompt.
     pub(super) rss_after_prefill: Option<u64>,
-    /// Tokens a second of so many sequences together.
-    pub(super) together: Vec<(usize, Sample)>,
+    pub(super) together: Vec<Together>,
     pub(super) decode_stages: Vec<Stage>,
     pub(super) prefill_stages: Vec<Stage>,
 }
@@ -102,7 +109,7 @@ impl Report {
             "read_gbs": self.read_gbs(), "bandwidth_gbs": self.bandwidth.median(), "share": self.share(),
             "bytes_per_token": self.bytes_per_token(), "weight_bytes": self.weight_bytes, "peak_rss": self.peak_rss,
             "rss_after_prefill": self.rss_after_prefill,
-            "sequences": self.together.iter().map(|(n, rate)| json!({"sequences": n, "tg_tok_s": rate.median(), "tg": rate.spread()})).collect::<Vec<_>>(),
+            "sequences": self.together.iter().map(|t| json!({"sequences": t.sequences, "tg_tok_s": t.rate.median(), "tg": t.rate.spread(), "stages": stages(&t.stages)})).collect::<Vec<_>>(),
             "stages": stages(&self.decode_stages), "prefill_stages": stages(&self.prefill_stages),
         })
     }
@@ -140,7 +147,7 @@ impl Report {
                 ));
             }
         }
-        for (sequences, rate) in &self.together {
+        for Together { sequences, rate, .. } in &self.together {
             let plural = if *sequences == 1 { "" } else { "s" };
             line(format!("{sequences} sequence{plural} at once   {}", rate.text("tok/s")));
         }
@@ -149,6 +156,9 @@ impl Report {
             line(format!("peak memory {}{}", terminal::bytes(peak), after.unwrap_or_default()));
         }
         table(&mut out, "decode step", &self.decode_stages, colours);
+        for Together { sequences, stages, .. } in &self.together {
+            table(&mut out, &format!("step of {sequences}"), stages, colours);
+        }
         table(&mut out, "prefill chunk", &self.prefill_stages, colours);
         out
     }

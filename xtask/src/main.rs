@@ -26,7 +26,7 @@ usage: cargo xtask COMMAND
   cross [TARGET]        cargo check for the other platforms whose standard library can be had here
   emulate               the CPU backend's tests for aarch64 in an emulator (Debian's packages)
   goldens FULL          rebuild testdata/golden from the full cases in folder FULL, then check it
-  cuda-ptx              compile the CUDA kernels that the program carries, with NVRTC; after changing one
+  cuda-kernels          compile the CUDA kernels that the program carries, with NVRTC; after changing one
   gpu-check             conformance, goldens and fixed prompts on every code path of this machine's GPU, recorded;
                         --build DIR: only gather what another machine with a GPU needs for it
   fuzz [SECONDS]        run every fuzz target for so long (60)
@@ -58,7 +58,7 @@ fn main() -> ExitCode {
         ["cross"] => cross::run(&root(), None),
         ["cross", target] => cross::run(&root(), Some(target)),
         ["emulate"] => cross::emulate(&root()),
-        ["cuda-ptx"] => kernels::run(&root()),
+        ["cuda-kernels"] => kernels::run(&root()),
         ["gpu-check", words @ ..] => gpu::run(&root(), words),
         ["goldens", full] => goldens::run(&root(), Path::new(full)),
         ["fuzz"] => fuzz::run(&root(), 60),

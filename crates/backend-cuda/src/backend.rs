@@ -14,7 +14,6 @@ use onebit_ops::{
 };
 use onebit_quant::{Format, Matrix};
 use std::collections::HashMap;
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -23,15 +22,12 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 pub struct CudaOptions {
     /// Code path; without a wish what the variable `ONEBIT_CUDA_ARCH` names, or else the newest that the device runs.
     pub arch: Option<Arch>,
-    /// Folder that keeps the kernels' machine code between runs; without one they are translated at every start.
-    pub kernel_cache: Option<PathBuf>,
 }
 
 /// Runs programs on the first GPU that `CUDA_VISIBLE_DEVICES` leaves.
 pub struct CudaBackend {
     caps: Caps,
     device: Arc<Device>,
-    kernel_cache: Option<PathBuf>,
     kernels: OnceLock<Arc<Kernels>>,
     loader: Loader,
     next_ticket: AtomicU64,
@@ -72,14 +68,13 @@ impl CudaBackend {
             caps,
             loader: Loader::new(&device),
             device,
-            kernel_cache: options.kernel_cache,
             kernels: OnceLock::new(),
             next_ticket: AtomicU64::new(0),
             under_way: Mutex::default(),
         })
     }
 
-    /// Loads the kernels; the first time on a machine that takes some seconds.
+    /// Loads the kernels. On a device newer than all code paths that takes some seconds for the first time.
     ///
     /// # Errors
     /// [`OpError::Device`] when the driver does not accept them.
@@ -97,7 +92,7 @@ impl CudaBackend {
         if let Some(kernels) = self.kernels.get() {
             return Ok(kernels);
         }
-        let loaded = Arc::new(Kernels::load(&self.device, self.kernel_cache.as_deref())?);
+        let loaded = Arc::new(Kernels::load(&self.device)?);
         // Two threads may both have loaded them; one copy is kept.
         Ok(self.kernels.get_or_init(|| loaded))
     }

@@ -15,22 +15,28 @@ pub(crate) fn is_there() -> bool {
     unsafe { sys::is_culib_present() }
 }
 
-/// The PTX of every module for one code path: names and texts, in a fixed order.
+/// A module for one code path.
+pub(crate) struct Compiled {
+    pub ptx: String,
+    pub machine: Vec<u8>,
+}
+
+/// Every module for one code path, with its name, in a fixed order.
 ///
 /// # Errors
 /// No NVRTC, and the compiler's own messages.
-pub fn compile_kernels(arch: Arch) -> Result<Vec<(&'static str, String)>, OpError> {
+pub(crate) fn compile_kernels(arch: Arch) -> Result<Vec<(&'static str, Compiled)>, OpError> {
     if !is_there() {
         return Err(fault(
             "the library libnvrtc was not found; it comes with the CUDA toolkit and with the Python package \
              nvidia-cuda-nvrtc-cu12 (its folder must be in LD_LIBRARY_PATH)",
         ));
     }
-    let compiled: Vec<Result<String, OpError>> = std::thread::scope(|scope| {
+    let compiled: Vec<Result<Compiled, OpError>> = std::thread::scope(|scope| {
         let started: Vec<_> = MODULES.iter().map(|module| scope.spawn(|| compile(module, arch))).collect();
         started.into_iter().map(|t| t.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
     });
-    MODULES.iter().zip(compiled).map(|(module, ptx)| Ok((module.name, ptx?))).collect()
+    MODULES.iter().zip(compiled).map(|(module, compiled)| Ok((module.name, compiled?))).collect()
 }
 
 /// A program under compilation; the texts that it may point to live as long.
@@ -46,10 +52,10 @@ impl Drop for Program {
     }
 }
 
-fn compile(module: &File, arch: Arch) -> Result<String, OpError> {
+fn compile(module: &File, arch: Arch) -> Result<Compiled, OpError> {
     let failed = |what: &str, error: NvrtcError| fault(format!("compiling {}: {what}: {error}", module.name));
     let program = create(module).map_err(|e| failed("creating the program", e))?;
-    let target = format!("--gpu-architecture=compute_{}", arch.name());
+    let target = format!("--gpu-architecture=sm_{}", arch.name());
     let options: Vec<&str> = OPTIONS.into_iter().chain([target.as_str()]).collect();
     // SAFETY: the program was just made.
     if let Err(error) = unsafe { result::compile_program(program.handle, &options) } {
@@ -59,14 +65,18 @@ fn compile(module: &File, arch: Arch) -> Result<String, OpError> {
     }
     // SAFETY: the program has been compiled.
     let ptx = unsafe { result::get_ptx(program.handle) }.map_err(|e| failed("taking the PTX", e))?;
-    Ok(with_version(text(&ptx), arch))
+    let machine = machine(&program).map_err(|e| failed("taking the machine code", e))?;
+    Ok(Compiled { ptx: text(&ptx), machine })
 }
 
-/// The oldest PTX that a path's own instructions are part of: `st.async`, between the blocks of a cluster, came with 8.1
-/// (CUDA 12.1). An older NVRTC passes them on unread and writes its own version above them.
-fn with_version(ptx: String, arch: Arch) -> String {
-    const OLD: &str = ".version 8.0\n";
-    if arch == Arch::Sm90a { ptx.replacen(OLD, ".version 8.1\n", 1) } else { ptx }
+fn machine(program: &Program) -> Result<Vec<u8>, NvrtcError> {
+    let mut bytes = 0;
+    // SAFETY: the program has been compiled, and the pointer is to a live variable.
+    unsafe { sys::nvrtcGetCUBINSize(program.handle, &raw mut bytes) }.result()?;
+    let mut code = vec![0_u8; bytes];
+    // SAFETY: so many bytes have room there.
+    unsafe { sys::nvrtcGetCUBIN(program.handle, code.as_mut_ptr().cast()) }.result()?;
+    Ok(code)
 }
 
 fn create(module: &File) -> Result<Program, NvrtcError> {

@@ -3,7 +3,7 @@
 //! | module | idea |
 //! |---|---|
 //! | `driver`, [`Arch`] | the driver, loaded at run time; the device, and which code it gets |
-//! | `sources`, `compile`, `image`, `module` | from `kernels/` to loaded machine code |
+//! | `sources`, `compile`, `archive`, `module` | from `kernels/` to loaded machine code |
 //! | `memory` | device memory, and host memory that the device copies by itself |
 //! | `layout`, `repack`, `weight` | how a weight lies on the device, and how it gets there from a file's format |
 //! | `cache` | pages, state slots and guesses |
@@ -15,12 +15,12 @@
 //! exact, groups are added in ascending order, and every plan runs the same kernels' loops over a row.
 
 mod arch;
+mod archive;
 mod backend;
 mod bandwidth;
 mod cache;
 mod compile;
 mod driver;
-mod image;
 mod inputs;
 mod launch;
 mod layout;
@@ -37,6 +37,5 @@ mod tens;
 mod weight;
 
 pub use arch::Arch;
+pub use archive::{File, archives_are_current, build_archives};
 pub use backend::{CudaBackend, CudaOptions, driver_is_installed};
-pub use compile::compile_kernels;
-pub use image::{archive_is_current, build_archive, sources_fingerprint};

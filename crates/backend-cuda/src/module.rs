@@ -1,13 +1,12 @@
 //! Kernels on the device, found by their names.
 
+use crate::archive::{Code, code};
 use crate::driver::{Device, During, fault};
-use crate::image::{Code, code};
 use cudarc::driver::sys::CUfunction_attribute;
 use cudarc::driver::{CudaFunction, CudaModule};
 use cudarc::nvrtc::Ptx;
 use onebit_ops::OpError;
 use std::collections::HashMap;
-use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Shared memory that a block has without asking.
@@ -21,11 +20,11 @@ pub(crate) struct Kernels {
 }
 
 impl Kernels {
-    /// Loads every module; `folder` keeps machine code between runs.
+    /// Loads every module.
     ///
     /// # Errors
     /// Code that the driver does not accept.
-    pub(crate) fn load(device: &Arc<Device>, folder: Option<&Path>) -> Result<Kernels, OpError> {
+    pub(crate) fn load(device: &Arc<Device>) -> Result<Kernels, OpError> {
         let load = |code| {
             let module = match code {
                 Code::Machine(code) => Ptx::from_binary(code),
@@ -33,7 +32,13 @@ impl Kernels {
             };
             device.context.load_module(module).during("loading the kernels")
         };
-        let modules = code(device, folder)?.into_iter().map(load).collect::<Result<_, _>>()?;
+        let codes = code(device)?;
+        // What the driver has to translate is one core's work for each module.
+        let modules = std::thread::scope(|scope| {
+            let started: Vec<_> = codes.into_iter().map(|code| scope.spawn(|| load(code))).collect();
+            let joined = started.into_iter().map(|t| t.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+            joined.collect::<Result<_, _>>()
+        })?;
         Ok(Kernels { device: device.clone(), modules, found: Mutex::default() })
     }
 

@@ -140,7 +140,7 @@ fn gate_and_up(backend: &dyn Backend, rows: usize) -> Vec<u32> {
 }
 
 fn backend() -> Option<CudaBackend> {
-    match CudaBackend::new(CudaOptions { arch: None, kernel_cache: None }) {
+    match CudaBackend::new(CudaOptions::default()) {
         Ok(backend) => Some(backend),
         Err(error) => {
             assert_ne!(std::env::var("ONEBIT_TEST_BACKEND").as_deref(), Ok("cuda"), "{error}");

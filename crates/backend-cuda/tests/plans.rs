@@ -120,7 +120,7 @@ impl Case<'_> {
 
 #[test]
 fn a_row_has_the_same_bits_in_every_plan() {
-    let backend = match CudaBackend::new(CudaOptions { arch: None, kernel_cache: None }) {
+    let backend = match CudaBackend::new(CudaOptions::default()) {
         Ok(backend) => backend,
         Err(error) => {
             assert_ne!(std::env::var("ONEBIT_TEST_BACKEND").as_deref(), Ok("cuda"), "{error}");

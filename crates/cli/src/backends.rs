@@ -125,12 +125,11 @@ fn hardware(tried: bool, threads: Option<usize>) -> Result<Option<Arc<dyn Backen
     Ok(Some(Arc::new(backend)))
 }
 
-/// The GPU, with machine code kept among the user's caches where there is a folder for them.
 fn cuda() -> Result<CudaBackend, OpError> {
-    CudaBackend::new(CudaOptions { arch: None, kernel_cache: kept::caches().ok().map(|caches| caches.join("cuda")) })
+    CudaBackend::new(CudaOptions::default())
 }
 
-/// Wishes for a GPU through wgpu: translated kernels are kept in the same folder.
+/// Wishes for a GPU through wgpu: translated kernels are kept among the user's caches where there is a folder for them.
 fn wgpu() -> WgpuOptions {
     let kernel_cache = kept::caches().ok().map(|caches| caches.join("wgpu"));
     WgpuOptions { kernel_cache, ..WgpuOptions::default() }

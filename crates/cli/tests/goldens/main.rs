@@ -15,7 +15,6 @@ use onebit_conformance::mock::MockDevice;
 use onebit_ops::reference::Reference;
 use onebit_ops::{Activations, Backend};
 use runner::Runner;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 /// All prompts of a case whole, then greedy text, decode steps and states; panics with every finding of the backend.
@@ -101,8 +100,7 @@ fn tiers() -> Vec<(Tier, Arc<dyn Backend>)> {
 
 /// The GPU, where there is one.
 fn cuda() -> Option<Arc<dyn Backend>> {
-    let folder = std::env::var_os("XDG_CACHE_HOME").map(|caches| PathBuf::from(caches).join("onebit/cuda"));
-    match CudaBackend::new(CudaOptions { arch: None, kernel_cache: folder }) {
+    match CudaBackend::new(CudaOptions::default()) {
         Ok(backend) => Some(Arc::new(backend)),
         Err(error) => {
             // `cargo xtask gpu-check` asks for it: there a missing GPU is a failure.

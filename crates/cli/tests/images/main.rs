@@ -15,7 +15,6 @@ use onebit_models::image::schedule::{self, Shift};
 use onebit_ops::reference::Reference;
 use onebit_ops::{Activations, Backend};
 use std::ops::ControlFlow;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Limits of the reference pipeline in f32: what stands in `testdata/README.md`. Two of its own runs, one in float64, differ
@@ -62,8 +61,7 @@ fn every_tier_of_the_processor_in_f32() {
 
 /// A device that runs image models, where there is one.
 fn cuda() -> Option<Arc<dyn Backend>> {
-    let folder = std::env::var_os("XDG_CACHE_HOME").map(|caches| PathBuf::from(caches).join("onebit/cuda"));
-    match CudaBackend::new(CudaOptions { arch: None, kernel_cache: folder }) {
+    match CudaBackend::new(CudaOptions::default()) {
         Ok(backend) => Some(Arc::new(backend) as Arc<dyn Backend>).filter(|backend| backend.caps().images),
         Err(error) => {
             // Whoever asks for a device must not be told that all is well without one.

@@ -161,16 +161,20 @@ __device__ __forceinline__ float component(const float4& v, u32 i) {
 // What a lane has of the state: a part of a column.
 using State = float[KEPT];
 
-// Inner product of the column with a vector that its lanes share: four running sums each, joined in pairs.
-template <u32 LANES>
-__device__ __forceinline__ float product(const State& s, const float4 (&vector)[KEPT / 4]) {
+// A lane's share of the inner product of its column with a vector: four running sums, joined in pairs.
+__device__ __forceinline__ float share(const State& s, const float4 (&vector)[KEPT / 4]) {
     float sums[4] = {};
 #pragma unroll
     for (u32 r = 0; r < KEPT; r += 4) {
 #pragma unroll
         for (u32 i = 0; i < 4; ++i) sums[i] = fmaf(s[r + i], component(vector[r / 4], i), sums[i]);
     }
-    return column_sum<LANES>((sums[0] + sums[1]) + (sums[2] + sums[3]));
+    return (sums[0] + sums[1]) + (sums[2] + sums[3]);
+}
+
+template <u32 LANES>
+__device__ __forceinline__ float product(const State& s, const float4 (&vector)[KEPT / 4]) {
+    return column_sum<LANES>(share(s, vector));
 }
 
 // The lane's part of a vector of shared memory.
@@ -233,48 +237,55 @@ struct EachBatch {
     }
 };
 
-// `rows` brings the rows of a segment and steps through them.
+// One head of a sequence, all of its rows: `rows` brings them and steps through them. Waits for the kernel in front where that has not
+// been done.
+template <u32 LANES, typename Rows>
+__device__ __forceinline__ void sequence(const Head& h, Batch<LANES, Rows::WIDTH>* batches, bool& waited) {
+    constexpr u32 WIDTH = Rows::WIDTH;
+    const DeltaParams& p = h.p;
+    const Rows rows;
+    const u32 part = threadIdx.x % LANES, column = threadIdx.x / LANES;
+    // Likewise.
+    float* const own = h.state() + blockIdx.x * WIDTH + column;
+    const auto each = [&](auto&& f) {
+#pragma unroll
+        for (u32 r = 0; r < KEPT; ++r) {
+            const u32 key = key_index<LANES>(r, part), c = blockIdx.x * WIDTH + column;
+            if (Rows::WHOLE) f(r, true, own + key_index<LANES>(0, part) * WIDTH + key_index<LANES>(r, 0) * WIDTH);
+            else f(r, key < p.k.dim && c < p.v.dim, own + key * p.v.dim);
+        }
+    };
+    State s;
+    // Nothing of this step but this kernel touches this state: it can be on its way early.
+    each([&](u32 r, bool is_there, const float* at) { s[r] = is_there ? *at : 0.0f; });
+    if (!waited) wait_for_previous();
+    waited = true;
+    const auto store = [&]() {
+        each([&](u32 r, bool is_there, float* at) {
+            if (is_there) *at = s[r];
+        });
+    };
+    for (u32 first = 0; first < h.segment.accepted; first += BATCH) {
+        const u32 count = min(h.segment.accepted - first, BATCH);
+        load(h, batches[0], first, count, true);
+        for (u32 i = 0; i < count; ++i) update(s, batches[0], i, part, column);
+    }
+    if (h.segment.speculative) {
+        if (h.segment.accepted > 0) store();
+        keep_guesses<LANES, WIDTH>(h);
+    }
+    rows(h, batches, s, part, column);
+    if (!h.segment.speculative) store();
+}
+
+// Sequences are shared among the blocks of the third dimension.
 template <u32 LANES, typename Rows = EachBatch<LANES>>
 __device__ __forceinline__ void gated_delta(const DeltaParams& p) {
-    constexpr u32 WIDTH = Rows::WIDTH;
-    __shared__ Batch<LANES, WIDTH> batches[Rows::BATCHES];
-    const Rows rows;
+    __shared__ Batch<LANES, Rows::WIDTH> batches[Rows::BATCHES];
     let_next_start();
     bool waited = false;
-    const u32 part = threadIdx.x % LANES, column = threadIdx.x / LANES;
     for (u32 z = blockIdx.z; z < p.step.header->segments; z += gridDim.z) {
-        const Head h(p, p.step.segments[z], blockIdx.y);
-        // Likewise.
-        float* const own = h.state() + blockIdx.x * WIDTH + column;
-        const auto each = [&](auto&& f) {
-#pragma unroll
-            for (u32 r = 0; r < KEPT; ++r) {
-                const u32 key = key_index<LANES>(r, part), c = blockIdx.x * WIDTH + column;
-                if (Rows::WHOLE) f(r, true, own + key_index<LANES>(0, part) * WIDTH + key_index<LANES>(r, 0) * WIDTH);
-                else f(r, key < p.k.dim && c < p.v.dim, own + key * p.v.dim);
-            }
-        };
-        State s;
-        // Nothing of this step but this kernel touches this state: it can be on its way early.
-        each([&](u32 r, bool is_there, const float* at) { s[r] = is_there ? *at : 0.0f; });
-        if (!waited) wait_for_previous();
-        waited = true;
-        const auto store = [&]() {
-            each([&](u32 r, bool is_there, float* at) {
-                if (is_there) *at = s[r];
-            });
-        };
-        for (u32 first = 0; first < h.segment.accepted; first += BATCH) {
-            const u32 count = min(h.segment.accepted - first, BATCH);
-            load(h, batches[0], first, count, true);
-            for (u32 i = 0; i < count; ++i) update(s, batches[0], i, part, column);
-        }
-        if (h.segment.speculative) {
-            if (h.segment.accepted > 0) store();
-            keep_guesses<LANES, WIDTH>(h);
-        }
-        rows(h, batches, s, part, column);
-        if (!h.segment.speculative) store();
+        sequence<LANES, Rows>(Head(p, p.step.segments[z], blockIdx.y), batches, waited);
     }
     if (!waited) wait_for_previous();
 }

@@ -408,6 +408,42 @@ __device__ __forceinline__ void copy_bulk(SharedPlace to, const void* from, u32 
 #endif
 }
 
+// What the thread has written to shared memory is there for bulk copies behind a barrier.
+__device__ __forceinline__ void show_to_copies() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
+}
+
+// Bytes from shared to global memory: whole units of 16, by one thread, which waits for nothing.
+__device__ __forceinline__ void copy_bulk_out(void* to, SharedPlace from, u32 bytes) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from), "r"(bytes) : "memory");
+#endif
+}
+
+// Those that the thread has begun are one group.
+__device__ __forceinline__ void close_bulk_copies() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+#endif
+}
+
+// Until at most LEFT of the thread's groups still read shared memory.
+template <u32 LEFT>
+__device__ __forceinline__ void wait_for_bulk_reads() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(LEFT) : "memory");
+#endif
+}
+
+// Until all of the thread's groups have been written.
+__device__ __forceinline__ void wait_for_bulk_writes() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+#endif
+}
+
 // The blocks of a cluster begin; what a block has made before is there for the others behind `cluster_started`. All threads call
 // both, once.
 __device__ __forceinline__ void cluster_start() {

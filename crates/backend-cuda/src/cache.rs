@@ -10,9 +10,9 @@
 //! Areas hold guesses; there are none until somebody speculates. Which slot has which is in the ledger.
 
 use crate::driver::Device;
-use crate::launch;
 use crate::memory::Buffer;
 use crate::params::{Address, Sampled};
+use crate::{delta, launch};
 use onebit_ops::{CacheSpec, Ledger, OpError, SlotState, StateSpec};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -75,7 +75,7 @@ impl Shape {
         Self::padded(self.0.channels * self.0.max_pending)
     }
     fn pending_row(self) -> usize {
-        launch::pending_row(self.0.heads, self.0.key_dim, self.0.value_dim)
+        delta::pending_row(self.0.heads, self.0.key_dim, self.0.value_dim)
     }
     /// One layer of an area.
     fn area_record(self) -> usize {

@@ -29,7 +29,7 @@ pub(crate) struct Launch {
 /// Threads of blocks that have no reason for another number.
 const THREADS: usize = 256;
 
-fn launch(kernel: impl Into<String>, grid: [usize; 3], threads: usize) -> Launch {
+pub(crate) fn launch(kernel: impl Into<String>, grid: [usize; 3], threads: usize) -> Launch {
     Launch {
         kernel: kernel.into(),
         grid: grid.map(|n| n.max(1) as u32),
@@ -85,7 +85,7 @@ pub(crate) fn delta_gates(rows: usize, heads: usize) -> Launch {
 }
 
 /// Least rows of a plan for steps that read prompts.
-const PROMPT_ROWS: usize = 128;
+pub(crate) const PROMPT_ROWS: usize = 128;
 
 // ---- products ------------------------------------------------------------------------------------------------------
 
@@ -629,49 +629,6 @@ pub(crate) fn conv_silu(rows: usize, channels: usize, kernel: usize) -> Result<L
         });
     }
     Ok(launch("conv_silu", [channels.div_ceil(128), step_tiles(rows), 1], 128))
-}
-
-/// Launches of the delta rule, in order, and the bytes of what the first makes for the second.
-///
-/// # Errors
-/// A key dimension above 256.
-pub(crate) fn gated_delta(
-    rows: usize,
-    [key_heads, heads]: [usize; 2],
-    [key_dim, value_dim]: [usize; 2],
-) -> Result<(Vec<Launch>, usize), OpError> {
-    const THREADS: usize = 128;
-    // A thread keeps 32 values of a column.
-    let lanes = key_dim.div_ceil(32).next_power_of_two();
-    if lanes > 8 {
-        return Err(OpError::Shape {
-            op: "gated_delta",
-            what: "key dimension on cuda".to_owned(),
-            wanted: "up to 256".to_owned(),
-            got: key_dim.to_string(),
-        });
-    }
-    let (columns, width) = (THREADS / lanes, lanes * 32);
-    // Some columns of one head a block; segments are shared among the blocks of the third dimension.
-    let grid = [value_dim.div_ceil(columns), heads, rows.min(16)];
-    if rows < PROMPT_ROWS {
-        return Ok((vec![launch(format!("gated_delta_k{width}"), grid, THREADS)], 0));
-    }
-    let make = launch(format!("delta_make_k{width}"), [rows, 1, 1], 256);
-    let row = 2 * key_heads * width + (2 * heads).next_multiple_of(4);
-    Ok((vec![make, launch(format!("delta_rows_k{width}"), grid, THREADS)], rows * row * size_of::<f32>()))
-}
-
-/// `gated_delta_rounds`: the delta rule of one row, whose results become the input of the product behind; a block a head of as many
-/// keys and values as a group has.
-pub(crate) fn gated_delta_rounds(rows: usize, heads: usize, dims: [usize; 2]) -> Option<Launch> {
-    (rows == 1 && dims == [GROUP; 2]).then(|| launch("gated_delta_rounds", [1, heads, 1], 4 * GROUP))
-}
-
-/// Floats of one row of the delta rule's pending area: keys, values, log decay and beta of every value head (key heads
-/// are at most as many).
-pub(crate) fn pending_row(heads: usize, key_dim: usize, value_dim: usize) -> usize {
-    heads * (key_dim + value_dim + 2)
 }
 
 // ---- image models --------------------------------------------------------------------------------------------------

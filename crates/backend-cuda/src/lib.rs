@@ -7,7 +7,7 @@
 //! | `memory` | device memory, and host memory that the device copies by itself |
 //! | `layout`, `repack`, `weight` | how a weight lies on the device, and how it gets there from a file's format |
 //! | `cache` | pages, state slots and guesses |
-//! | `params`, `launch` | what kernels are handed, and on which grid each op runs |
+//! | `params`, `launch`, `stream`, `tens`, `delta` | what kernels are handed, and on which grid each op runs |
 //! | `ops` | the operations of `onebit_ops` as launches |
 //! | `inputs`, `outputs`, `plan`, `backend` | a step: its inputs, its results, its graph; the contract |
 //!
@@ -20,6 +20,7 @@ mod backend;
 mod bandwidth;
 mod cache;
 mod compile;
+mod delta;
 mod driver;
 mod inputs;
 mod launch;

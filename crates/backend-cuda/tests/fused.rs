@@ -9,30 +9,31 @@ use onebit_ops::{
 use onebit_quant::{Format, Packed, quantize};
 use std::sync::Arc;
 
-const HIDDEN: usize = 256;
 const DIM: usize = 128;
-const HEADS: usize = 2;
 const VOCAB: usize = 8;
 
 fn numbers(n: usize, seed: usize) -> Vec<f32> {
     (0..n).map(|i| ((i * 7919 + seed * 104_729 + i / 91) % 2003) as f32 / 1001.5 - 1.0).collect()
 }
 
-/// Attention behind norms and rotations and a gate, then a delta rule with gates and a gated norm: the results of so many steps
-/// of so many rows, one behind the other.
-fn run(backend: &dyn Backend, apart: bool, rows: usize, steps: usize) -> Vec<u32> {
-    let pages = (rows * steps).div_ceil(PAGE_ROWS);
+/// Attention behind norms and rotations and a gate, then a delta rule with gates and a gated norm: the results of so many steps of
+/// sequences with so many rows each, one step behind the other.
+fn run(backend: &dyn Backend, apart: bool, head_count: usize, sequences: &[usize], steps: usize) -> Vec<u32> {
+    let hidden = head_count * DIM;
+    let rows: usize = sequences.iter().sum();
+    // Of each sequence.
+    let pages = (sequences.iter().max().unwrap() * steps).div_ceil(PAGE_ROWS);
     let upload = |rows: usize, seed: usize| -> Weight {
-        let packed = quantize(Format::F32, rows, HIDDEN, &numbers(rows * HIDDEN, seed)).unwrap();
+        let packed = quantize(Format::F32, rows, hidden, &numbers(rows * hidden, seed)).unwrap();
         backend.upload("w", &[packed.as_matrix()], Default::default()).unwrap()
     };
     let vector = |n: usize, seed: usize| backend.upload_vector(&numbers(n, seed)).unwrap();
     let table = upload(VOCAB, 1);
     let (qkv, o, mixed, out) =
-        (upload(4 * HIDDEN, 2), upload(HIDDEN, 3), upload(4 * HIDDEN + 2 * HEADS, 4), upload(HIDDEN, 5));
-    let (gain, bias) = (vector(DIM, 6), vector(HEADS, 8));
+        (upload(4 * hidden, 2), upload(hidden, 3), upload(4 * hidden + 2 * head_count, 4), upload(hidden, 5));
+    let (gain, bias) = (vector(DIM, 6), vector(head_count, 8));
     // What is kept fades.
-    let rate: Vec<f32> = numbers(HEADS, 7).iter().map(|v| -v.abs()).collect();
+    let rate: Vec<f32> = numbers(head_count, 7).iter().map(|v| -v.abs()).collect();
     let rate = backend.upload_vector(&rate).unwrap();
     let rope = Arc::new(RopeTable::plain(1e4, DIM));
     let mut rec = Recorder::new(Bucket { rows, logits: 1, context: pages * PAGE_ROWS });
@@ -47,8 +48,8 @@ fn run(backend: &dyn Backend, apart: bool, rows: usize, steps: usize) -> Vec<u32
     };
     let x = rec.embed(&table);
     let y = rec.linear(x, &qkv, Activations::F32);
-    let part = |y: View, i: usize| y.columns(i * HIDDEN..(i + 1) * HIDDEN);
-    let heads = |y: View, i: usize| part(y, i).split(HEADS);
+    let part = |y: View, i: usize| y.columns(i * hidden..(i + 1) * hidden);
+    let heads = |y: View, i: usize| part(y, i).split(head_count);
     let q = rec.rms_norm(heads(y, 0), &gain, 1e-6);
     let q = tap(&mut rec, q);
     let k = rec.rms_norm(heads(y, 1), &gain, 1e-6);
@@ -58,22 +59,22 @@ fn run(backend: &dyn Backend, apart: bool, rows: usize, steps: usize) -> Vec<u32
     let gated = tap(&mut rec, gated);
     let x = rec.linear_add(gated, &o, Activations::F32, x);
     let y = rec.linear(x, &mixed, Activations::F32);
-    let gate = |at: usize| y.columns(4 * HIDDEN + at * HEADS..4 * HIDDEN + (at + 1) * HEADS);
+    let gate = |at: usize| y.columns(4 * hidden + at * head_count..4 * hidden + (at + 1) * head_count);
     let (decay, beta) = rec.delta_gates(gate(0), gate(1), &rate, &bias);
     let decay = tap(&mut rec, decay);
     let read = rec.gated_delta([heads(y, 0), heads(y, 1), heads(y, 2)], (decay, beta), HeadMap::Grouped, 1e-6, 0);
     let normed = rec.gated_norm(read, heads(y, 3), &gain, 1e-6);
     let normed = tap(&mut rec, normed);
-    let normed = View { heads: 1, dim: HIDDEN, stride: HIDDEN, ..normed };
+    let normed = View { heads: 1, dim: hidden, stride: hidden, ..normed };
     let y = rec.linear_add(normed, &out, Activations::F32, x);
     rec.output(y, "y");
-    let kv = KvSpec { layers: 1, heads: HEADS, dim: DIM, pages, format: KvFormat::F16 };
+    let kv = KvSpec { layers: 1, heads: head_count, dim: DIM, pages: pages * sequences.len(), format: KvFormat::F16 };
     let state = StateSpec {
         layers: 1,
-        slots: 1,
-        channels: HIDDEN,
+        slots: sequences.len(),
+        channels: hidden,
         kernel: 4,
-        heads: HEADS,
+        heads: head_count,
         key_dim: DIM,
         value_dim: DIM,
         max_pending: 1,
@@ -81,20 +82,21 @@ fn run(backend: &dyn Backend, apart: bool, rows: usize, steps: usize) -> Vec<u32
     let cache = backend.cache(CacheSpec { kv, state: Some(state) }).unwrap();
     let plan = backend.compile(rec.finish(), &cache, PlanOptions::default()).unwrap();
     let mut results = Vec::new();
-    for past in (0..steps).map(|step| rows * step) {
-        let inputs = StepInputs {
-            tokens: (past..past + rows).map(|t| (t % VOCAB) as u32).collect(),
-            positions: (past..past + rows).map(|t| [t as u32; 3]).collect(),
-            segments: vec![Segment {
-                rows: 0..rows,
-                slot: 0,
-                pages: (0..pages as u32).collect(),
+    for step in 0..steps {
+        let mut inputs = StepInputs::default();
+        for (slot, rows) in sequences.iter().enumerate() {
+            let (first, past) = (inputs.tokens.len(), rows * step);
+            inputs.tokens.extend((past..past + rows).map(|t| ((t + slot) % VOCAB) as u32));
+            inputs.positions.extend((past..past + rows).map(|t| [t as u32; 3]));
+            inputs.segments.push(Segment {
+                rows: first..first + rows,
+                slot,
+                pages: (slot * pages..(slot + 1) * pages).map(|page| page as u32).collect(),
                 past,
                 accepted: 0,
                 speculative: false,
-            }],
-            ..StepInputs::default()
-        };
+            });
+        }
         let output = wait(backend, backend.run(&plan, inputs).unwrap()).unwrap();
         results.extend(output.values["y"].iter().map(|v| v.to_bits()));
     }
@@ -153,11 +155,14 @@ fn backend() -> Option<CudaBackend> {
 #[test]
 fn fused_ops_have_the_bits_of_single_ones() {
     let Some(backend) = backend() else { return };
-    // One row behind up to 299 tokens has two splits of the context, which one kernel joins.
-    for (rows, steps) in [(3, 1), (1, 300)] {
-        let together = run(&backend, false, rows, steps);
+    // One row behind up to 299 tokens has two splits of the context, which one kernel joins. Many sequences have more heads than a
+    // device has multiprocessors, and a prompt among them.
+    let mut many = vec![1; 60];
+    many[17] = 3;
+    for (heads, sequences, steps) in [(2, vec![3], 1), (2, vec![1], 300), (2, vec![1, 1, 2], 5), (8, many, 3)] {
+        let together = run(&backend, false, heads, &sequences, steps);
         assert!(together.iter().all(|bits| f32::from_bits(*bits).is_finite()), "numbers break down");
-        assert!(together == run(&backend, true, rows, steps), "{rows} rows");
+        assert!(together == run(&backend, true, heads, &sequences, steps), "{heads} heads, rows {sequences:?}");
     }
 }
 

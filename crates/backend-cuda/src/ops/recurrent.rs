@@ -1,6 +1,7 @@
 //! The recurrent half of a hybrid: what lives in state slots.
 
 use super::{Call, Frame};
+use crate::delta::{self, Room};
 use crate::launch::{self, Launch};
 use crate::params::{ConvParams, DeltaParams, PrepareParams, head_map};
 use onebit_ops::{HeadMap, OpError, Tensor, Vector, View};
@@ -63,7 +64,9 @@ pub(super) struct Delta<'a> {
 
 /// The kernel that can make its results the input of a product.
 fn rounding(frame: &Frame<'_>, k: View, v: View) -> Option<Launch> {
-    launch::gated_delta_rounds(frame.bucket.rows, v.heads, [k.dim, v.dim])
+    let device = frame.device;
+    let room = Room { arch: device.arch, shared: device.shared_bytes, multiprocessors: device.multiprocessors };
+    delta::rounds(frame.bucket.rows, v.heads, [k.dim, v.dim], room)
 }
 
 /// Whether there is one.
@@ -72,7 +75,7 @@ pub(super) fn rounds(frame: &Frame<'_>, k: View, v: View) -> bool {
 }
 
 fn launches(rows: usize, k: View, v: View) -> Result<(Vec<Launch>, usize), OpError> {
-    launch::gated_delta(rows, [k.heads, v.heads], [k.dim, v.dim])
+    delta::gated_delta(rows, [k.heads, v.heads], [k.dim, v.dim])
 }
 
 /// Bytes for what is made of all rows beforehand.
@@ -103,7 +106,7 @@ pub(super) fn gated_delta(frame: &Frame<'_>, op: &Delta<'_>) -> Result<Vec<Call>
         made: frame.scratch,
         slot_stride: states.stride,
         pending_stride: pending.stride,
-        pending_row: launch::pending_row(v.heads, k.dim, v.dim) as u32,
+        pending_row: delta::pending_row(v.heads, k.dim, v.dim) as u32,
         out_stride: frame.cols(op.out),
         map: match op.map {
             HeadMap::Grouped => head_map::GROUPED,

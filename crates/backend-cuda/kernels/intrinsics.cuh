@@ -3,6 +3,11 @@
 
 #include "params.cuh"
 
+// What a kernel may use, as __CUDA_ARCH__ counts: a newer device runs an older path's code with what that path has.
+#ifndef CODE_PATH
+#define CODE_PATH __CUDA_ARCH__
+#endif
+
 // Half precision bits of the nearest value, ties to even; beyond the range infinity.
 __device__ __forceinline__ u16 half_bits(float x) {
     u16 h;
@@ -33,14 +38,14 @@ __device__ __forceinline__ float byte_above(u32 word, u32 i) {
 
 // Brings memory into the second-level cache, where a later reading finds it. Whole units of 16 bytes; by one thread.
 __device__ __forceinline__ void bring_near(const void* at, u32 bytes) {
-#if __CUDA_ARCH__ >= 900
+#if CODE_PATH >= 900
     asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(at), "r"(bytes) : "memory");
 #endif
 }
 
 // Lets the kernel behind this one begin, as far as it does not need this one's results.
 __device__ __forceinline__ void let_next_start() {
-#if __CUDA_ARCH__ >= 900
+#if CODE_PATH >= 900
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
@@ -48,7 +53,7 @@ __device__ __forceinline__ void let_next_start() {
 // Waits until the kernels before this one have ended and their results can be seen. Every kernel calls it in every block before
 // it returns, so that the end of a kernel is also the end of all before it.
 __device__ __forceinline__ void wait_for_previous() {
-#if __CUDA_ARCH__ >= 900
+#if CODE_PATH >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
@@ -78,7 +83,7 @@ __device__ __forceinline__ i32 add_products(u32 a, u32 b, i32 sum) {
 // (a[1], a[3]), of b the same rows of column g, and of c the columns 2 t and 2 t + 1 of row g (c[0], c[1]) and of row g + 8.
 // Bytes are signed.
 __device__ __forceinline__ void multiply_pieces(i32 (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
-#if __CUDA_ARCH__ >= 800
+#if CODE_PATH >= 800
     asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
         : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
@@ -97,7 +102,7 @@ __device__ __forceinline__ void multiply_pieces(i32 (&c)[4], const u32 (&a)[4], 
 
 // d = c + a b, pieces as above.
 __device__ __forceinline__ void multiply_pieces(i32 (&d)[4], const u32 (&a)[4], u32 b0, u32 b1, const i32 (&c)[4]) {
-#if __CUDA_ARCH__ >= 800
+#if CODE_PATH >= 800
     asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %11, %12, %13};"
         : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "r"(c[0]), "r"(c[1]), "r"(c[2]), "r"(c[3]));
@@ -108,7 +113,7 @@ __device__ __forceinline__ void multiply_pieces(i32 (&d)[4], const u32 (&a)[4], 
 }
 
 // Where the matrix units take single bits.
-#if __CUDA_ARCH__ >= 800
+#if CODE_PATH >= 800
 #define BIT_PIECES
 
 // c = the number of common bits of a 16 x 128 piece a and a 128 x 8 piece b, spread over the lanes of a warp. With g = lane / 4
@@ -125,7 +130,7 @@ __device__ __forceinline__ void common_bits(i32 (&c)[4], u32 a0, u32 a1, u32 b) 
 
 // 16 bytes from global to shared memory, both aligned.
 __device__ __forceinline__ void copy_16(void* shared, const void* global) {
-#if __CUDA_ARCH__ >= 800
+#if CODE_PATH >= 800
     asm volatile(
         "{\n.reg .u64 wide;\n.reg .u32 place;\ncvta.to.shared.u64 wide, %0;\ncvt.u32.u64 place, wide;\n"
         "cp.async.cg.shared.global [place], [%1], 16;\n}" ::"l"(shared), "l"(global)
@@ -137,7 +142,7 @@ __device__ __forceinline__ void copy_16(void* shared, const void* global) {
 
 // The thread's copies so far form a group.
 __device__ __forceinline__ void close_copies() {
-#if __CUDA_ARCH__ >= 800
+#if CODE_PATH >= 800
     asm volatile("cp.async.commit_group;" ::: "memory");
 #endif
 }
@@ -145,13 +150,13 @@ __device__ __forceinline__ void close_copies() {
 // Waits for the thread's groups but the last `LEFT`.
 template <u32 LEFT>
 __device__ __forceinline__ void wait_for_copies() {
-#if __CUDA_ARCH__ >= 800
+#if CODE_PATH >= 800
     asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
 #endif
 }
 
 // Where two thread blocks with 80 KB of shared memory each, or one with 96, have room.
-#if __CUDA_ARCH__ >= 800
+#if CODE_PATH >= 800
 #define LARGE_SHARED
 #endif
 
@@ -162,7 +167,7 @@ __device__ __forceinline__ void wait_for_copies() {
 
 // As `copy_16`, by an address that the compiler converts.
 __device__ __forceinline__ void start_copy(void* to, const void* from) {
-#if __CUDA_ARCH__ >= 800
+#if CODE_PATH >= 800
     const u32 shared = u32(__cvta_generic_to_shared(to));
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared), "l"(from) : "memory");
 #else
@@ -172,7 +177,7 @@ __device__ __forceinline__ void start_copy(void* to, const void* from) {
 
 // The same of four bytes.
 __device__ __forceinline__ void start_copy_4(void* to, const void* from) {
-#if __CUDA_ARCH__ >= 800
+#if CODE_PATH >= 800
     const u32 shared = u32(__cvta_generic_to_shared(to));
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared), "l"(from) : "memory");
 #else
@@ -206,7 +211,7 @@ __device__ __forceinline__ uint4 spread_columns(const uint4* row) {
 
 // Two half precision numbers in a word, the first one lower, each the nearest with ties to even.
 __device__ __forceinline__ u32 half_pair(float first, float second) {
-#if __CUDA_ARCH__ >= 800
+#if CODE_PATH >= 800
     u32 pair;
     asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
     return pair;
@@ -220,7 +225,7 @@ __device__ __forceinline__ float2 pair_values(u32 pair) {
 }
 
 // Where the matrix units take numbers of 16 bits, bf16 among them, in pieces of 16 columns.
-#if __CUDA_ARCH__ >= 800
+#if CODE_PATH >= 800
 #define PIECES_OF_16_BITS
 
 // The same of bf16.
@@ -251,7 +256,7 @@ __device__ __forceinline__ void multiply_bf16(float (&c)[4], const u32 (&a)[4], 
 // d = a b for a 16 x 32 piece a of bytes without sign, a 32 x 8 piece b of signed ones and a 16 x 8 piece d, spread as in
 // `multiply_pieces`.
 __device__ __forceinline__ void weigh_pieces(i32 (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) {
-#if __CUDA_ARCH__ >= 800
+#if CODE_PATH >= 800
     asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %10, %10, %10};"
         : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "r"(0));
@@ -322,13 +327,13 @@ __device__ __forceinline__ u32 and_xor(u32 x, u32 mask, u32 other) {
 // A barrier that `count` arrivals and the bytes that are to come are counted by, phase after phase. Others see it behind
 // `show_barriers` and a barrier of all threads.
 __device__ __forceinline__ void make_barrier(SharedPlace barrier, u32 count) {
-#if __CUDA_ARCH__ >= 900
+#if CODE_PATH >= 900
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
 #endif
 }
 
 __device__ __forceinline__ void show_barriers() {
-#if __CUDA_ARCH__ >= 900
+#if CODE_PATH >= 900
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 #endif
 }
@@ -340,7 +345,7 @@ __device__ __forceinline__ void make_barrier(u64* barrier) {
 }
 
 __device__ __forceinline__ void arrive(SharedPlace barrier) {
-#if __CUDA_ARCH__ >= 900
+#if CODE_PATH >= 900
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 #endif
 }
@@ -348,7 +353,7 @@ __device__ __forceinline__ void arrive(SharedPlace barrier) {
 // An arrival, and bytes that the phase waits for beside.
 
 __device__ __forceinline__ void expect_bytes(SharedPlace barrier, u32 bytes) {
-#if __CUDA_ARCH__ >= 900
+#if CODE_PATH >= 900
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 #endif
 }
@@ -357,7 +362,7 @@ __device__ __forceinline__ void expect_bytes(u64* barrier, u32 bytes) { expect_b
 
 // Waits for the end of the phase of this parity: the current one or the one before.
 __device__ __forceinline__ void wait_for_phase(SharedPlace barrier, u32 parity) {
-#if __CUDA_ARCH__ >= 900
+#if CODE_PATH >= 900
     u32 come = 0;
     while (come == 0) {
         asm volatile("{\n\t.reg .pred p;\n\tmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n\t"
@@ -372,7 +377,7 @@ __device__ __forceinline__ void wait_for_phase(SharedPlace barrier, u32 parity) 
 // Whether that phase has ended.
 __device__ __forceinline__ bool is_phase_over(SharedPlace barrier, u32 parity) {
     u32 over = 1;
-#if __CUDA_ARCH__ >= 900
+#if CODE_PATH >= 900
     asm volatile("{\n\t.reg .pred p;\n\tmbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n\t"
                  "selp.u32 %0, 1, 0, p;\n\t}"
                  : "=r"(over)
@@ -384,7 +389,7 @@ __device__ __forceinline__ bool is_phase_over(SharedPlace barrier, u32 parity) {
 
 // Leaves the scheduler to others before something is looked at again.
 __device__ __forceinline__ void rest_a_little() {
-#if __CUDA_ARCH__ >= 900
+#if CODE_PATH >= 900
     asm volatile("nanosleep.u32 64;" ::: "memory");
 #endif
 }
@@ -394,14 +399,14 @@ __device__ __forceinline__ void wait_for_arrivals(u64* barrier) { wait_for_phase
 
 // An arrival when all copies have come that the thread has begun by `start_copy` and the like.
 __device__ __forceinline__ void arrive_with_copies(SharedPlace barrier) {
-#if __CUDA_ARCH__ >= 900
+#if CODE_PATH >= 900
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
 #endif
 }
 
 // Bytes from global to shared memory, counted by a barrier: whole units of 16, by one thread, which waits for nothing.
 __device__ __forceinline__ void copy_bulk(SharedPlace to, const void* from, u32 bytes, SharedPlace barrier) {
-#if __CUDA_ARCH__ >= 900
+#if CODE_PATH >= 900
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from),
                  "r"(bytes), "r"(barrier)
                  : "memory");
@@ -410,21 +415,21 @@ __device__ __forceinline__ void copy_bulk(SharedPlace to, const void* from, u32 
 
 // What the thread has written to shared memory is there for bulk copies behind a barrier.
 __device__ __forceinline__ void show_to_copies() {
-#if __CUDA_ARCH__ >= 900
+#if CODE_PATH >= 900
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 #endif
 }
 
 // Bytes from shared to global memory: whole units of 16, by one thread, which waits for nothing.
 __device__ __forceinline__ void copy_bulk_out(void* to, SharedPlace from, u32 bytes) {
-#if __CUDA_ARCH__ >= 900
+#if CODE_PATH >= 900
     asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from), "r"(bytes) : "memory");
 #endif
 }
 
 // Those that the thread has begun are one group.
 __device__ __forceinline__ void close_bulk_copies() {
-#if __CUDA_ARCH__ >= 900
+#if CODE_PATH >= 900
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 #endif
 }
@@ -432,14 +437,14 @@ __device__ __forceinline__ void close_bulk_copies() {
 // Until at most LEFT of the thread's groups still read shared memory.
 template <u32 LEFT>
 __device__ __forceinline__ void wait_for_bulk_reads() {
-#if __CUDA_ARCH__ >= 900
+#if CODE_PATH >= 900
     asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(LEFT) : "memory");
 #endif
 }
 
 // Until all of the thread's groups have been written.
 __device__ __forceinline__ void wait_for_bulk_writes() {
-#if __CUDA_ARCH__ >= 900
+#if CODE_PATH >= 900
     asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
 #endif
 }
@@ -447,14 +452,14 @@ __device__ __forceinline__ void wait_for_bulk_writes() {
 // The blocks of a cluster begin; what a block has made before is there for the others behind `cluster_started`. All threads call
 // both, once.
 __device__ __forceinline__ void cluster_start() {
-#if __CUDA_ARCH__ >= 900
+#if CODE_PATH >= 900
     __syncwarp();
     asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 #endif
 }
 
 __device__ __forceinline__ void cluster_started() {
-#if __CUDA_ARCH__ >= 900
+#if CODE_PATH >= 900
     asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
 #endif
 }
@@ -462,7 +467,7 @@ __device__ __forceinline__ void cluster_started() {
 // This block's place in its cluster.
 __device__ __forceinline__ u32 cluster_rank() {
     u32 rank = 0;
-#if __CUDA_ARCH__ >= 900
+#if CODE_PATH >= 900
     asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
 #endif
     return rank;
@@ -471,7 +476,7 @@ __device__ __forceinline__ u32 cluster_rank() {
 // Sends a float to block `rank`, counted by the barrier `box`: `at` and `box` are this block's own, and there it comes to the same
 // places.
 __device__ __forceinline__ void send(float* at, u64* box, u32 rank, float x) {
-#if __CUDA_ARCH__ >= 900
+#if CODE_PATH >= 900
     const u32 to = u32(__cvta_generic_to_shared(at)), counted = u32(__cvta_generic_to_shared(box));
     asm volatile("{\n\t.reg .u32 to, counted;\n\tmapa.shared::cluster.u32 to, %0, %2;\n\t"
                  "mapa.shared::cluster.u32 counted, %1, %2;\n\t"
@@ -483,7 +488,7 @@ __device__ __forceinline__ void send(float* at, u64* box, u32 rank, float x) {
 
 // ---- four warps multiply together, on Hopper ----------------------------------------------------------------------------
 
-#if __CUDA_ARCH__ >= 900 && defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#if CODE_PATH >= 900 && defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #define WARP_GROUPS
 
 // What the thread has written to shared memory can be seen by the matrix units behind the next barrier.

@@ -56,13 +56,6 @@ impl Arch {
         if self == Arch::Sm90a { capability == self.capability() } else { capability >= self.capability() }
     }
 
-    /// Whether its machine code is that of a device of this compute capability: code runs within its generation, on what
-    /// came with it and later.
-    #[must_use]
-    pub(crate) fn is_native_to(self, capability: (i32, i32)) -> bool {
-        self.runs_on(capability) && self.capability().0 == capability.0
-    }
-
     /// Whether it runs image models: attention without a cache wants more shared memory than older devices have.
     #[must_use]
     pub(crate) fn runs_images(self) -> bool {
@@ -129,16 +122,6 @@ mod tests {
         // Blackwell cannot run code that only Hopper understands.
         assert_eq!(best(10, 0), Some("89"));
         assert_eq!(best(12, 0), Some("89"));
-    }
-
-    #[test]
-    fn machine_code_runs_within_its_generation() {
-        let native =
-            |arch: Arch| [(7, 5), (8, 0), (8, 6), (8, 9), (9, 0), (12, 0)].map(|device| arch.is_native_to(device));
-        assert_eq!(native(Arch::Sm75), [true, false, false, false, false, false]);
-        assert_eq!(native(Arch::Sm80), [false, true, true, true, false, false]);
-        assert_eq!(native(Arch::Sm89), [false, false, false, true, false, false]);
-        assert_eq!(native(Arch::Sm90a), [false, false, false, false, true, false]);
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! Compiled kernels: what the program carries of them, made by `cargo xtask cuda-kernels`.
 //!
-//! For the devices that a code path was made for it carries machine code, which starts at once. Another device, a newer one
-//! mostly, gets the path's PTX: the driver translates that when the modules are loaded, and keeps the result by itself.
+//! For every generation of devices it carries machine code of the best path that they run, which starts at once. Other devices,
+//! and paths that somebody forces, get PTX: the driver translates that when the modules are loaded, and keeps the result by
+//! itself.
 //!
 //! The driver has a linker, too, whose machine code could be kept here. It translates everything as a part of something
 //! larger: registers cannot go from some warps to others, matrix units wait for each product before the next one, and
@@ -15,13 +16,37 @@ use lzma_rust2::{XzOptions, XzReader, XzWriter};
 use onebit_ops::OpError;
 use std::io::{Read, Write};
 
-/// Machine code of every module, a file a code path.
-const MACHINE: [(Arch, &[u8]); 4] = [
-    (Arch::Sm75, include_bytes!("../compiled/machine-75.xz")),
-    (Arch::Sm80, include_bytes!("../compiled/machine-80.xz")),
-    (Arch::Sm89, include_bytes!("../compiled/machine-89.xz")),
-    (Arch::Sm90a, include_bytes!("../compiled/machine-90a.xz")),
+/// Machine code of every module of a code path, for devices of one generation: of this compute capability, and of later ones with the
+/// same major number.
+struct Machine {
+    arch: Arch,
+    capability: (i32, i32),
+    archive: &'static [u8],
+}
+
+const MACHINE: [Machine; 6] = [
+    Machine { arch: Arch::Sm75, capability: (7, 5), archive: include_bytes!("../compiled/machine-75.xz") },
+    Machine { arch: Arch::Sm80, capability: (8, 0), archive: include_bytes!("../compiled/machine-80.xz") },
+    Machine { arch: Arch::Sm89, capability: (8, 9), archive: include_bytes!("../compiled/machine-89.xz") },
+    Machine { arch: Arch::Sm90a, capability: (9, 0), archive: include_bytes!("../compiled/machine-90a.xz") },
+    // Blackwell, in data centers and elsewhere.
+    Machine { arch: Arch::Sm89, capability: (10, 0), archive: include_bytes!("../compiled/machine-100.xz") },
+    Machine { arch: Arch::Sm89, capability: (12, 0), archive: include_bytes!("../compiled/machine-120.xz") },
 ];
+
+impl Machine {
+    /// `75`, `90a`, `120`: as compilers name it.
+    fn target(&self) -> String {
+        let (major, minor) = self.capability;
+        if self.capability == self.arch.capability() { self.arch.name().to_owned() } else { format!("{major}{minor}") }
+    }
+
+    /// That of a code path for a device of this compute capability.
+    fn of(arch: Arch, capability: (i32, i32)) -> Option<&'static Machine> {
+        let (major, minor) = capability;
+        MACHINE.iter().find(|m| m.arch == arch && m.capability.0 == major && m.capability.1 <= minor)
+    }
+}
 
 /// PTX of every module and code path.
 const PTX: &[u8] = include_bytes!("../compiled/ptx.xz");
@@ -39,18 +64,21 @@ pub type File = (String, Vec<u8>);
 pub fn build_archives() -> Result<Vec<File>, OpError> {
     let mut files = Vec::new();
     let mut texts = Vec::new();
-    for arch in Arch::ALL {
-        let compiled = compile_kernels(arch)?;
+    for machine in &MACHINE {
+        let arch = machine.arch;
+        let compiled = compile_kernels(arch, &machine.target())?;
         for (name, Compiled { ptx, .. }) in &compiled {
             // A compiler without a header of its own takes an intrinsic for a function that somebody else has.
             if let Some(line) = ptx.lines().skip_while(|line| !line.starts_with(".extern .func")).nth(1) {
                 return Err(fault(format!("{name} for {} calls what is not in it: {}", arch.name(), line.trim())));
             }
-            write_entry(&mut texts, &label(arch, name), ptx.as_bytes());
+            if machine.target() == arch.name() {
+                write_entry(&mut texts, &label(arch, name), ptx.as_bytes());
+            }
         }
-        let mut machine = Vec::new();
-        compiled.iter().for_each(|(name, c)| write_entry(&mut machine, &label(arch, name), &c.machine));
-        files.push((format!("machine-{}.xz", arch.name()), pack(&machine)?));
+        let mut codes = Vec::new();
+        compiled.iter().for_each(|(name, c)| write_entry(&mut codes, &label(arch, name), &c.machine));
+        files.push((format!("machine-{}.xz", machine.target()), pack(&codes)?));
     }
     files.push(("ptx.xz".to_owned(), pack(&texts)?));
     files.push(("sources.sha256".to_owned(), format!("{}\n", fingerprint()).into_bytes()));
@@ -75,7 +103,7 @@ pub(crate) enum Code {
 /// Archives of other sources, where no compiler is at hand either; its messages.
 pub(crate) fn code(device: &Device) -> Result<Vec<Code>, OpError> {
     let arch = device.arch;
-    let is_native = arch.is_native_to(device.capability);
+    let machine = Machine::of(arch, device.capability);
     if !archives_are_current() {
         if !is_there() {
             return Err(fault(
@@ -83,19 +111,16 @@ pub(crate) fn code(device: &Device) -> Result<Vec<Code>, OpError> {
                  again, or install NVRTC (libnvrtc), which compiles them when the program starts",
             ));
         }
-        let code = |c: Compiled| if is_native { Code::Machine(c.machine) } else { Code::Ptx(c.ptx) };
-        return Ok(compile_kernels(arch)?.into_iter().map(|(_, compiled)| code(compiled)).collect());
+        let target = machine.map_or_else(|| arch.name().to_owned(), Machine::target);
+        let code = |c: Compiled| if machine.is_some() { Code::Machine(c.machine) } else { Code::Ptx(c.ptx) };
+        return Ok(compile_kernels(arch, &target)?.into_iter().map(|(_, compiled)| code(compiled)).collect());
     }
-    let archive = unpack(if is_native { machine(arch) } else { PTX })?;
+    let archive = unpack(machine.map_or(PTX, |machine| machine.archive))?;
     let entries = modules(&archive, arch)?.into_iter();
-    match is_native {
-        true => Ok(entries.map(|bytes| Code::Machine(bytes.to_vec())).collect()),
-        false => entries.map(|bytes| Ok(Code::Ptx(text(bytes)?.to_owned()))).collect(),
+    match machine {
+        Some(_) => Ok(entries.map(|bytes| Code::Machine(bytes.to_vec())).collect()),
+        None => entries.map(|bytes| Ok(Code::Ptx(text(bytes)?.to_owned()))).collect(),
     }
-}
-
-fn machine(arch: Arch) -> &'static [u8] {
-    MACHINE.iter().find(|(path, _)| *path == arch).map_or(&[], |(_, bytes)| bytes)
 }
 
 /// What is in an archive of one path's modules.
@@ -166,8 +191,9 @@ mod tests {
     #[test]
     fn the_archives_hold_every_module_for_every_target() {
         let ptx = unpack(PTX).unwrap();
-        for arch in Arch::ALL {
-            let machine = unpack(machine(arch)).unwrap();
+        for Machine { arch, archive, .. } in &MACHINE {
+            let arch = *arch;
+            let machine = unpack(archive).unwrap();
             let compiled = MODULES.iter().zip(modules(&ptx, arch).unwrap()).zip(modules(&machine, arch).unwrap());
             for ((module, ptx), machine) in compiled {
                 let (name, ptx) = (module.name, text(ptx).unwrap());
@@ -183,6 +209,18 @@ mod tests {
                 assert_eq!(ptx.contains(".visible .entry"), has_kernels, "{name} for {}", arch.name());
             }
         }
+    }
+
+    #[test]
+    fn machine_code_runs_within_its_generation() {
+        let of = |arch, capability| Machine::of(arch, capability).map(Machine::target);
+        let best = |capability| of(Arch::best(capability).unwrap(), capability).unwrap_or_default();
+        let devices = [(7, 5), (8, 0), (8, 6), (8, 9), (9, 0), (10, 0), (10, 3), (11, 0), (12, 1)];
+        assert_eq!(devices.map(best), ["75", "80", "80", "89", "90a", "100", "100", "", "120"]);
+        assert_eq!(of(Arch::Sm80, (8, 9)).as_deref(), Some("80"));
+        // Forced: the driver translates the path's text.
+        assert_eq!([of(Arch::Sm75, (9, 0)), of(Arch::Sm80, (12, 0))], [None, None]);
+        assert!(Arch::ALL.iter().all(|arch| Machine::of(*arch, arch.capability()).is_some()));
     }
 
     #[test]

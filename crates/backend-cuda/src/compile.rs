@@ -21,11 +21,11 @@ pub(crate) struct Compiled {
     pub machine: Vec<u8>,
 }
 
-/// Every module for one code path, with its name, in a fixed order.
+/// Every module for one code path on a target such as `90a`, with its name, in a fixed order.
 ///
 /// # Errors
 /// No NVRTC, and the compiler's own messages.
-pub(crate) fn compile_kernels(arch: Arch) -> Result<Vec<(&'static str, Compiled)>, OpError> {
+pub(crate) fn compile_kernels(arch: Arch, target: &str) -> Result<Vec<(&'static str, Compiled)>, OpError> {
     if !is_there() {
         return Err(fault(
             "the library libnvrtc was not found; it comes with the CUDA toolkit and with the Python package \
@@ -33,7 +33,7 @@ pub(crate) fn compile_kernels(arch: Arch) -> Result<Vec<(&'static str, Compiled)
         ));
     }
     let compiled: Vec<Result<Compiled, OpError>> = std::thread::scope(|scope| {
-        let started: Vec<_> = MODULES.iter().map(|module| scope.spawn(|| compile(module, arch))).collect();
+        let started: Vec<_> = MODULES.iter().map(|module| scope.spawn(|| compile(module, arch, target))).collect();
         started.into_iter().map(|t| t.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
     });
     MODULES.iter().zip(compiled).map(|(module, compiled)| Ok((module.name, compiled?))).collect()
@@ -52,11 +52,13 @@ impl Drop for Program {
     }
 }
 
-fn compile(module: &File, arch: Arch) -> Result<Compiled, OpError> {
+fn compile(module: &File, arch: Arch, target: &str) -> Result<Compiled, OpError> {
     let failed = |what: &str, error: NvrtcError| fault(format!("compiling {}: {what}: {error}", module.name));
     let program = create(module).map_err(|e| failed("creating the program", e))?;
-    let target = format!("--gpu-architecture=sm_{}", arch.name());
-    let options: Vec<&str> = OPTIONS.into_iter().chain([target.as_str()]).collect();
+    let (major, minor) = arch.capability();
+    let target = format!("--gpu-architecture=sm_{target}");
+    let path = format!("--define-macro=CODE_PATH={}", 100 * major + 10 * minor);
+    let options: Vec<&str> = OPTIONS.into_iter().chain([target.as_str(), path.as_str()]).collect();
     // SAFETY: the program was just made.
     if let Err(error) = unsafe { result::compile_program(program.handle, &options) } {
         // SAFETY: as above.

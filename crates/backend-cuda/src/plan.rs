@@ -1,8 +1,9 @@
 //! A compiled program: its memory, its launches, and the graph that they were captured in.
 //!
-//! A step is its inputs, a copy of each named value, one graph, and a copy for each output, all in the order of the backend's
-//! stream. Inputs that are small come as parameters of a launch, and the tokens that a step chooses it writes to the host's
-//! memory by itself: a copy between two graphs keeps the device waiting for some microseconds.
+//! A step is a copy of each named value, one graph, and a copy for each output, all in the order of the backend's stream. Inputs
+//! that are small come as parameters of the graph's first launch, others are copied before it, and the tokens that a step
+//! chooses it writes to the host's memory by itself: what stands between two graphs keeps the device waiting for some
+//! microseconds.
 //! Launches are for the plan's largest step; the kernels find in the inputs how much of it is wanted.
 
 use crate::cache::{Held, Memory};
@@ -66,15 +67,35 @@ enum Launched {
 }
 
 /// A captured graph.
-struct Graph(CudaGraph);
+struct Graph {
+    graph: CudaGraph,
+    /// The node that brings the inputs, where it has one.
+    inputs: Option<sys::CUgraphNode>,
+}
 
 // SAFETY: a graph may be used by any thread, by one at a time; the lock around it sees to that.
 unsafe impl Send for Graph {}
 
 impl Graph {
+    /// Of a graph whose first launch is that of the inputs, if `brings_inputs`.
+    ///
+    /// # Errors
+    /// [`OpError::Device`].
+    fn new(graph: CudaGraph, brings_inputs: bool) -> Result<Graph, OpError> {
+        let (mut first, mut count) = (std::ptr::null_mut(), 1);
+        if brings_inputs {
+            // SAFETY: the graph lives, and there is room for one node, of which a line of launches has one at its start.
+            unsafe { sys::cuGraphGetRootNodes(graph.cu_graph(), &raw mut first, &raw mut count) }
+                .result()
+                .during("looking into a graph")?;
+        }
+        Ok(Graph { graph, inputs: brings_inputs.then_some(first) })
+    }
+
     fn launch(&self, device: &Device) -> Result<(), OpError> {
         // SAFETY: both handles live, and the lock around the graph keeps other threads away.
-        unsafe { result::graph::launch(self.0.cu_graph_exec(), device.stream.cu_stream()) }.during("launching a graph")
+        unsafe { result::graph::launch(self.graph.cu_graph_exec(), device.stream.cu_stream()) }
+            .during("launching a graph")
     }
 }
 
@@ -88,6 +109,15 @@ pub(crate) struct UnderWay {
     results: Results,
     /// Before each op, and after the last.
     times: Vec<CudaEvent>,
+}
+
+/// The launch that brings `bytes` bytes of inputs to the device, with those that are known; `None` where it has no room for them.
+fn inputs_call(to: Address, bytes: usize, known: &[u8]) -> Option<Call> {
+    let units = bytes.div_ceil(16);
+    let launch = launch::inputs(units)?;
+    let mut params = InputsParams { to, units: units as u32, ..InputsParams::default() };
+    params.data.as_flattened_mut()[..known.len()].copy_from_slice(known);
+    Some(Call { launch, params: Box::new(params) })
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -196,16 +226,18 @@ impl CudaPlan {
             .begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
             .during("beginning to capture a graph")?;
         let chained = self.device.chains_launches();
-        // The first one has none before it.
         let mut calls = calls.iter().flatten();
-        let first = calls.next().map_or(Ok(()), |call| self.launch(call, &stream, false));
+        let bring = inputs_call(inputs, layout.bytes(), &[]);
+        // What follows the inputs reads them before it waits for anything; without them, the first one has none before it.
+        let mut first = [bring.as_ref(), calls.next()].into_iter().flatten();
+        let first = first.try_for_each(|call| self.launch(call, &stream, false));
         let launched = first.and_then(|()| calls.try_for_each(|call| self.launch(call, &stream, chained)));
         // The capture must end whatever happened in it.
         let graph = stream.end_capture(CUgraphInstantiate_flags(0));
         launched?;
         let graph = graph.during("making a graph")?;
         let graph = graph.ok_or_else(|| fault("the driver captured no graph"))?;
-        Ok(Launched::Graph(Graph(graph)))
+        Graph::new(graph, bring.is_some()).map(Launched::Graph)
     }
 
     /// Launches a kernel; `chained` lets it begin while the one before it still runs, which it waits for by itself.
@@ -265,7 +297,7 @@ impl CudaPlan {
         let mut host = self.pinned(results.bytes())?;
         let mut stage = self.pinned(work.layout.bytes())?;
         let used = work.layout.write(inputs, &areas, results.tokens_at(&host), stage.bytes_mut());
-        self.bring_inputs(&work.inputs, &stage, used)?;
+        self.bring_inputs(&work, &stage, used)?;
         let values = self.bring_values(inputs)?;
         let times = match &work.launched {
             Launched::Graph(graph) => {
@@ -280,13 +312,43 @@ impl CudaPlan {
         Ok(UnderWay { plan: self.clone(), done, inputs: stage, values, host, results, times })
     }
 
-    /// Brings the first `used` bytes of a step's inputs to the device.
-    fn bring_inputs(&self, to: &Buffer, stage: &Pinned, used: usize) -> Result<(), OpError> {
-        let units = used.div_ceil(16);
-        let Some(launch) = launch::inputs(units) else { return to.write(0, stage, 0..used) };
-        let mut params = InputsParams { to: to.at(0, 16 * units), units: units as u32, ..InputsParams::default() };
-        params.data.as_flattened_mut()[..used].copy_from_slice(&stage.bytes()[..used]);
-        self.launch(&Call { launch, params: Box::new(params) }, &self.device.stream, false)
+    /// Brings the first `used` bytes of a step's inputs to the device, before the graph or by its first launch.
+    fn bring_inputs(&self, work: &Work, stage: &Pinned, used: usize) -> Result<(), OpError> {
+        let node = if let Launched::Graph(Graph { inputs, .. }) = &work.launched { *inputs } else { None };
+        let call = inputs_call(work.inputs.address(), used, &stage.bytes()[..used]);
+        match (&work.launched, node, call) {
+            (Launched::Graph(Graph { graph, .. }), Some(node), Some(call)) => self.change(graph, node, &call, work),
+            (_, _, Some(call)) => self.launch(&call, &self.device.stream, false),
+            (_, _, None) => work.inputs.write(0, stage, 0..used),
+        }
+    }
+
+    /// Gives a node of a graph other parameters from its next launch on.
+    fn change(&self, graph: &CudaGraph, node: sys::CUgraphNode, call: &Call, work: &Work) -> Result<(), OpError> {
+        // As it was captured.
+        let whole = launch::inputs(work.layout.bytes().div_ceil(16));
+        let crate::launch::Launch { kernel, grid, threads, shared, .. } = whole.as_ref().unwrap_or(&call.launch);
+        let function = self.kernels.get(kernel, *shared)?;
+        let mut pointer = [call.params.pointer()];
+        let params = sys::CUDA_KERNEL_NODE_PARAMS {
+            func: function.cu_function(),
+            gridDimX: grid[0],
+            gridDimY: grid[1],
+            gridDimZ: grid[2],
+            blockDimX: *threads,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: *shared,
+            kernelParams: pointer.as_mut_ptr(),
+            extra: std::ptr::null_mut(),
+            kern: std::ptr::null_mut(),
+            ctx: std::ptr::null_mut(),
+        };
+        // SAFETY: the node is one of the graph's and has this kernel, which takes exactly one structure of the call's type; it is
+        // copied before the call returns. The lock around the graph keeps other threads away.
+        unsafe { sys::cuGraphExecKernelNodeSetParams_v2(graph.cu_graph_exec(), node, &raw const params) }
+            .result()
+            .during("handing a graph its inputs")
     }
 
     /// Copies the named values to the temporaries of their inputs. The host's memory must stay until the step is done.

@@ -313,6 +313,25 @@ Code cuGraphLaunch(Graph* graph, Stream*) {
     return FINE;
 }
 Code cuGraphUpload(Graph*, Stream*) { return FINE; }
+// Nodes are the places of launches in their line, and 1.
+Code cuGraphGetRootNodes(Graph* graph, uintptr_t* nodes, size_t* count) {
+    *count = graph->launches.empty() ? 0 : 1;
+    if (nodes && *count == 1) *nodes = 1;
+    return FINE;
+}
+struct NodeParams {
+    const Function* function;
+    unsigned grid[3], block[3], shared;
+    void** params;
+};
+Code cuGraphExecKernelNodeSetParams_v2(Graph* graph, uintptr_t node, const NodeParams* params) {
+    const std::lock_guard guard(lock);
+    if (node == 0 || node > graph->launches.size()) return INVALID;
+    Launch& launch = graph->launches[node - 1];
+    if (launch.function != params->function || launch.threads != params->block[0]) return INVALID;
+    copy_params(launch.params, params->params[0]);
+    return FINE;
+}
 Code cuGraphDestroy(Graph* graph) {
     delete graph;
     return FINE;
@@ -321,15 +340,6 @@ Code cuGraphExecDestroy(Graph* graph) { return cuGraphDestroy(graph); }
 
 // ---- translation: there is nothing to translate ----
 
-Code cuLinkCreate_v2(unsigned, int*, void**, void** state) { return put(state, reinterpret_cast<void*>(1)); }
-Code cuLinkAddData_v2(void*, int, void*, size_t, const char*, unsigned, int*, void**) { return FINE; }
-Code cuLinkComplete(void*, void** code, size_t* bytes) {
-    static char elf[] = "\177ELF emulated";
-    *bytes = sizeof(elf);
-    return put(code, static_cast<void*>(elf));
-}
-Code cuLinkDestroy(void*) { return FINE; }
-
 Code nvrtcCreateProgram(void** program, const char*, const char*, int, const char* const*, const char* const*) {
     return put(program, reinterpret_cast<void*>(1));
 }
@@ -337,6 +347,8 @@ Code nvrtcCompileProgram(void*, int, const char* const*) { return FINE; }
 Code nvrtcDestroyProgram(void** program) { return put(program, static_cast<void*>(nullptr)); }
 Code nvrtcGetPTXSize(void*, size_t* bytes) { return put(bytes, size_t(1)); }
 Code nvrtcGetPTX(void*, char* text) { return put(text, '\0'); }
+Code nvrtcGetCUBINSize(void*, size_t* bytes) { return put(bytes, size_t(1)); }
+Code nvrtcGetCUBIN(void*, char* code) { return put(code, '\0'); }
 Code nvrtcGetProgramLogSize(void*, size_t* bytes) { return put(bytes, size_t(1)); }
 Code nvrtcGetProgramLog(void*, char* text) { return put(text, '\0'); }
 

@@ -24,7 +24,9 @@ impl Engine {
         self.counters.steps += 1;
         let step = self.counters.steps;
         let Batch { mut items, inputs, logits } = batch;
-        let plan = self.plans.get(&self.model, &*self.backend, self.store.cache(), (inputs.tokens.len(), logits));
+        let context = inputs.segments.iter().map(|segment| segment.past + segment.rows.len()).max().unwrap_or(0);
+        let needed = (inputs.tokens.len(), context, logits);
+        let plan = self.plans.get(&self.model, &*self.backend, self.store.cache(), needed);
         let ticket = match plan.and_then(|plan| self.backend.run(plan, inputs)) {
             Ok(ticket) => ticket,
             Err(error) => {

@@ -285,8 +285,8 @@ void attention_of(const char* name, u32 heads, u32 kv_heads, u32 rows, u32 past,
     p.step = prompt(rows, past);
     p.q = {allocate<float>(u64(rows) * stride), stride, heads, DIM, DIM};
     p.k = p.v = {nullptr, kv_heads * DIM, kv_heads, DIM, DIM};
-    p.page_bytes = 2ull * kv_heads * PAGE_ROWS * DIM * 2;
-    const u64 halves = (tokens + 63) / 64 * p.page_bytes / 2;
+    p.page_stride = 2ull * kv_heads * PAGE_ROWS * DIM * 2;
+    const u64 halves = (tokens + 63) / 64 * p.page_stride / 2;
     u16* pages = allocate<u16>(halves);
     random_floats<<<512, 256>>>(p.q.data, u64(rows) * stride, 3);
     random_scales<<<512, 256>>>(pages, halves, 5);

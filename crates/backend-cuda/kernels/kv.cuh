@@ -210,7 +210,7 @@ __device__ __forceinline__ u32 head_bytes(const KvHead<FORMAT>& head) { return P
 // Head `head` of the page that holds position `position` of a segment: keys, or values.
 template <u32 FORMAT>
 __device__ __forceinline__ KvHead<FORMAT> kv_head(const AttentionParams& p, const Segment& s, u32 page, bool is_key, u32 head) {
-    const u8* at = p.pages + u64(p.step.pages[s.first_page + page]) * p.page_bytes;
+    const u8* at = p.pages + u64(p.step.pages[s.first_page + page]) * p.page_stride;
     KvHead<FORMAT> kv{const_cast<u8*>(at), p.k.dim};
     kv.base += ((is_key ? 0 : p.k.heads) + head) * (PAGE_ROWS * kv.token_bytes());
     return kv;

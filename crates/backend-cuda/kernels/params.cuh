@@ -359,7 +359,7 @@ struct AttentionParams {
     // Of `attention_one`: for each query head the splits that are done, 0 between kernels.
     u32* counters;
     float* out;
-    u64 page_bytes;
+    u64 page_stride;
     u32 out_stride;
     // A value of `KvFormat`.
     u32 format;

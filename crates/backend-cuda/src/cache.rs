@@ -1,11 +1,15 @@
 //! Pages and slots on the device, and what the host knows of them.
 //!
 //! ```text
-//! pages     [layer][page], a page as `kernels/README.md` draws it
+//! pages     [page][layer], one of these as `kernels/README.md` draws it
 //! slots     [slot][layer]{ delta (heads, key_dim, value_dim) | window (kernel - 1, channels), oldest first }
 //! areas     [area][layer]{ convolution inputs | keys, values and gates }, one row for each guess
 //! sampled   token and log probability of each logit row of the step before
 //! ```
+//!
+//! All layers of a page lie side by side, so that a short context is one short stretch of memory however many pages there are:
+//! with the layers apart, a token of a model of 27 billion weights took 3% longer with room for 262,144 tokens than with
+//! little room.
 //!
 //! Areas hold guesses; there are none until somebody speculates. Which slot has which is in the ledger.
 
@@ -121,11 +125,14 @@ impl Memory {
         &self.spec
     }
 
-    /// Page 0 of a layer, and the bytes of a page.
+    /// Page 0 of a layer, and the bytes from a page to the next one.
     pub(crate) fn pages(&self, layer: usize) -> (Address, u64) {
         let kv = self.spec.kv;
         let page = launch::page_bytes(kv.format, kv.heads, kv.dim);
-        (self.pages.at(layer * kv.pages * page, kv.pages * page), page as u64)
+        let stride = kv.layers * page;
+        // There may be none at all.
+        let first = if kv.pages > 0 { layer * page } else { 0 };
+        (self.pages.at(first, kv.pages * stride - first), stride as u64)
     }
 
     /// Tokens that the step before chose.
@@ -225,12 +232,8 @@ impl Memory {
         self.spec.check_page(from)?;
         self.spec.check_page(to)?;
         let kv = self.spec.kv;
-        let page = launch::page_bytes(kv.format, kv.heads, kv.dim);
-        for layer in 0..kv.layers {
-            let at = |number: u32| (layer * kv.pages + number as usize) * page;
-            self.pages.copy_within(at(from), at(to), page)?;
-        }
-        Ok(())
+        let bytes = kv.layers * launch::page_bytes(kv.format, kv.heads, kv.dim);
+        self.pages.copy_within(from as usize * bytes, to as usize * bytes, bytes)
     }
 
     pub(crate) fn read_slot(&self, slot: usize, layer: usize) -> Result<SlotState, OpError> {

@@ -426,7 +426,7 @@ pub(crate) struct AttentionParams {
     /// Of `attention_one_*`: for each query head the splits that are done, 0 between kernels.
     pub counters: Address,
     pub out: Address,
-    pub page_bytes: u64,
+    pub page_stride: u64,
     pub out_stride: u32,
     /// A value of `KvFormat`.
     pub format: u32,

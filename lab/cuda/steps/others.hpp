@@ -67,7 +67,7 @@ void time_attention(const char* model, u32 heads, u32 kv_heads, u32 dim, u32 pas
         p.pages = pointer<u8>(cache + layer * page_bytes * pages);
         p.partials = pointer<float>(partials);
         p.out = pointer<float>(out);
-        p.page_bytes = page_bytes;
+        p.page_stride = page_bytes;
         p.out_stride = heads * dim;
         p.format = q8 ? KV_Q8 : KV_F16;
         p.scale = 1.0f / 16;
@@ -158,7 +158,7 @@ void check_attention(u32 heads, u32 kv_heads, u32 dim, u32 past, u32 planned, bo
         p.counters = pointer<u32>(counters);
         p.out = pointer<float>(y);
         p.out_stride = q_width;
-        p.page_bytes = page_bytes;
+        p.page_stride = page_bytes;
         p.format = q8 ? KV_Q8 : KV_F16;
         p.scale = 1.0f / 16;
         p.splits = splits;

@@ -71,7 +71,7 @@ pub(super) fn with_heads(
 fn prepare(frame: &Frame<'_>, op: Attention) -> Result<(AttentionLaunches, AttentionParams), OpError> {
     let Attention { qkv: [q, k, v], layer, scale, out, next } = op;
     let launches = launches(frame.bucket, q, k, frame.memory, frame.device)?;
-    let (pages, page_bytes) = frame.memory.pages(layer);
+    let (pages, page_stride) = frame.memory.pages(layer);
     let params = AttentionParams {
         step: frame.step,
         q: frame.view(q),
@@ -81,7 +81,7 @@ fn prepare(frame: &Frame<'_>, op: Attention) -> Result<(AttentionLaunches, Atten
         partials: frame.scratch,
         counters: frame.counters,
         out: frame.place(out),
-        page_bytes,
+        page_stride,
         out_stride: frame.cols(out),
         format: launch::kv_format(frame.memory.spec().kv.format),
         scale,

@@ -1,9 +1,9 @@
-//! Products are the same on every tier of vectors, bit for bit, however blocks lie: sums of a group are whole numbers, and all tiers
-//! round what they make of them in the same places. The shapes have whole sets of blocks, a pair of them, and a rest.
+//! Products, and attention between the rows of a step, are the same on every tier of vectors, bit for bit, however blocks lie: sums of
+//! a group are whole numbers, floats are added in one order, and all tiers round in the same places. The shapes have whole sets of blocks, a pair of them, and a rest.
 
 use onebit_backend_cpu::{CpuBackend, CpuOptions, Tier};
 use onebit_ops::{
-    Activations, Backend, Bucket, CacheSpec, KvFormat, KvSpec, PlanOptions, Recorder, Segment, StepInputs,
+    Activations, Backend, Bucket, CacheSpec, KvFormat, KvSpec, PlanOptions, Recorder, Seen, Segment, StepInputs,
     UploadOptions, Weight, wait,
 };
 use onebit_quant::{Format, Matrix, ParamType, quantize};
@@ -101,6 +101,47 @@ fn all_tiers_give_the_same_bits() {
                         assert!(of(tier) == want, "{tier:?}: {rows} rows of {format}, {count} rows of {activations}");
                     }
                 }
+            }
+        }
+    }
+}
+
+/// What `threads` threads make of some rows of queries, keys and values, as bits.
+fn attention(tier: Tier, threads: usize, rows: usize, heads: [usize; 2], dim: usize, seen: Seen) -> Vec<u32> {
+    let backend = CpuBackend::new(CpuOptions { threads: Some(threads), tier: Some(tier) }).unwrap();
+    let [queries, keys] = heads;
+    let width = (queries + 2 * keys) * dim;
+    let mut rec = Recorder::new(Bucket { rows: 0, logits: 0, context: 0 });
+    let all = rec.input("x", rows, width);
+    let part = |from: usize, heads: usize| all.columns(from * dim..(from + heads) * dim).split(heads);
+    let (q, k, v) = (part(0, queries), part(queries, keys), part(queries + keys, keys));
+    let y = rec.full_attention(q, k, v, (dim as f32).powf(-0.5), seen);
+    rec.output(y, "y");
+    let kv = KvSpec { layers: 0, heads: 0, dim: 0, pages: 0, format: KvFormat::F32 };
+    let cache = backend.cache(CacheSpec { kv, state: None }).unwrap();
+    let plan = backend.compile(rec.finish(), &cache, PlanOptions::default()).unwrap();
+    let mut random = numbers(rows as u32);
+    let values = (0..rows * width).map(|_| random() as f32 / 1_048_576.0 - 8.0).collect();
+    let inputs = StepInputs { values: [("x".to_owned(), values)].into(), ..StepInputs::default() };
+    let output = wait(&backend, backend.run(&plan, inputs).unwrap()).unwrap();
+    output.values["y"].iter().map(|v| v.to_bits()).collect()
+}
+
+#[test]
+fn attention_gives_the_same_bits_on_all_tiers() {
+    // Without an instruction for it, the portable tier multiplies and adds in two roundings.
+    let tiers: Vec<Tier> = Tier::available().into_iter().filter(|t| *t != Tier::PORTABLE).collect();
+    // Heads alone and shared; dimensions of whole strips and others; rows of a block, of several, and a rest.
+    for (rows, heads, dim) in [(128, [2, 2], 128), (301, [2, 1], 40), (13, [3, 1], 33), (150, [8, 2], 64)] {
+        for seen in [Seen::All, Seen::Causal { keys: rows }, Seen::Causal { keys: rows / 2 }] {
+            let Some(first) = tiers.first() else { return };
+            let want = attention(*first, 1, rows, heads, dim, seen);
+            assert!(want.iter().all(|bits| f32::from_bits(*bits).is_finite()));
+            for tier in &tiers {
+                assert!(
+                    attention(*tier, 3, rows, heads, dim, seen) == want,
+                    "{tier:?}: {rows} rows, {heads:?}, {seen:?}"
+                );
             }
         }
     }

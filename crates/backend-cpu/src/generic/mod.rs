@@ -2,6 +2,7 @@
 
 pub(crate) mod attention;
 pub(crate) mod delta;
+pub(crate) mod full_attention;
 pub(crate) mod image;
 pub(crate) mod kv;
 pub(crate) mod packed;
@@ -10,6 +11,7 @@ pub(crate) mod rows;
 pub(crate) mod softmax;
 pub(crate) mod unpack;
 pub(crate) mod vector;
+pub(crate) mod wide;
 
 use crate::layout::{BitOrder, Codes, PLAIN_ORDER, Segment};
 use onebit_ops::KvFormat;
@@ -112,6 +114,8 @@ macro_rules! kernel_list {
             kv_store(format: KvFormat, x: &[f32], out: &mut [u8]) = kv;
             /// Attention of some queries over the rows of one page.
             attend_page(page: &attention::Page<'_>, queries: &mut attention::Queries<'_>) = attention;
+            /// Attention of groups of queries over one block of tokens of the same step.
+            attend_block(block: &full_attention::Block<'_>, queries: &mut full_attention::Queries<'_>) = full_attention;
             /// The gated delta rule of one head over some tokens.
             delta_head(head: &mut delta::Head<'_>) = delta;
         }

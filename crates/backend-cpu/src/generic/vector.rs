@@ -3,6 +3,13 @@
 /// Lanes of every [`Vector`].
 pub(crate) const LANES: usize = 8;
 
+/// What takes multiples of ln 2 off the argument of an exponential: 1 / ln 2, and the two parts of -ln 2.
+pub(super) const REDUCTION: [f32; 3] = [std::f32::consts::LOG2_E, -0.693_359_4, 2.121_944_4e-4];
+
+/// Factors of the polynomial for the rest, the highest power first.
+pub(super) const POLYNOMIAL: [f32; 6] =
+    [1.987_569_1e-4, 1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 0.5];
+
 /// Eight floats at once. The portable form is an array; the others are a register.
 ///
 /// Everything is `inline(always)`, so that a loop over vectors is compiled with the features of the function that it
@@ -87,12 +94,12 @@ pub(crate) trait Vector: Copy {
     /// Cody-Waite reduction by ln 2 in two parts, then the minimax polynomial of Cephes' `expf`.
     #[inline(always)]
     fn exp_parts(self) -> (Self, Self) {
-        let n = self.mul(Self::splat(std::f32::consts::LOG2_E)).round();
-        let r = n.mul_add(Self::splat(-0.693_359_4), self);
-        let r = n.mul_add(Self::splat(2.121_944_4e-4), r);
-        let mut p = Self::splat(1.987_569_1e-4);
-        for c in [1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 0.5] {
-            p = p.mul_add(r, Self::splat(c));
+        let n = self.mul(Self::splat(REDUCTION[0])).round();
+        let r = n.mul_add(Self::splat(REDUCTION[1]), self);
+        let r = n.mul_add(Self::splat(REDUCTION[2]), r);
+        let mut p = Self::splat(POLYNOMIAL[0]);
+        for c in &POLYNOMIAL[1..] {
+            p = p.mul_add(r, Self::splat(*c));
         }
         (n, p.mul_add(r.mul(r), r.add(Self::splat(1.0))))
     }

@@ -1,13 +1,13 @@
-//! Attention between the rows of a step: keys and values are cut into pages in scratch memory, then every block of queries
-//! goes over the pages of its head with a running maximum. No matrix of all pairs exists.
+//! Attention between the rows of a step: keys and values are laid out in blocks in scratch memory, then every task's queries
+//! go over the blocks of their head with a running maximum. No matrix of all pairs exists.
 
 use super::{Frame, PerWorker, Tiles};
-use crate::generic::attention::{Page, Queries, padded};
+use crate::generic::full_attention::{Block, GROUP, KEYS, Queries, padded, place_key, place_query, place_value};
 use crate::memory::{Carve, carved_bytes};
-use onebit_ops::{KvFormat, PAGE_ROWS, Seen, Tensor, View};
+use onebit_ops::{Seen, Tensor, View};
 
-/// Queries of a task, about: they share each page that is read.
-const QUERIES: usize = 48;
+/// Queries of a task, about: they share each block that is read.
+const QUERIES: usize = 4 * GROUP;
 
 /// The operands of `Op::FullAttention`.
 #[derive(Clone, Copy)]
@@ -29,99 +29,83 @@ fn block_rows(q: View, k: View) -> usize {
     (QUERIES / share(q, k)).max(1)
 }
 
-/// Bytes of one head of a page.
-fn page_bytes(k: View) -> usize {
-    PAGE_ROWS * KvFormat::F32.head_bytes(k.dim)
-}
-
 /// Scratch bytes of steps of so many rows: (shared, each worker's).
 pub(crate) fn scratch(rows: usize, q: View, k: View) -> (usize, usize) {
-    let queries = block_rows(q, k).min(rows) * share(q, k);
-    let worker = 2 * carved_bytes::<f32>(queries * padded(q.dim))
+    let queries = (block_rows(q, k).min(rows) * share(q, k)).next_multiple_of(GROUP);
+    let worker = carved_bytes::<f32>(queries * q.dim)
+        + carved_bytes::<usize>(queries)
         + carved_bytes::<[f32; 2]>(queries)
-        + carved_bytes::<f32>(queries * PAGE_ROWS)
-        + carved_bytes::<u8>(PAGE_ROWS * padded(q.dim) * size_of::<f32>())
-        + carved_bytes::<usize>(queries);
-    (2 * carved_bytes::<u8>(k.heads * rows.div_ceil(PAGE_ROWS) * page_bytes(k)), worker)
+        + carved_bytes::<f32>(queries * KEYS)
+        + carved_bytes::<f32>(queries * padded(q.dim));
+    let tokens = k.heads * rows.next_multiple_of(KEYS);
+    (carved_bytes::<f32>(tokens * k.dim) + carved_bytes::<f32>(tokens * padded(k.dim)), worker)
 }
 
 pub(crate) fn run(frame: &mut Frame<'_>, op: FullAttention) {
     let FullAttention { q, k, v, scale, .. } = op;
     let (rows, exec, dim, heads) = (frame.rows(op.out), frame.exec, q.dim, k.heads);
-    let inputs = [q, k, v].map(|view| frame.read(view));
+    let [queries, keys, values] = [q, k, v].map(|view| frame.read(view));
     let out = frame.write(op.out);
-    let (pages, page_bytes) = (rows.div_ceil(PAGE_ROWS), page_bytes(k));
+    let (width, blocks) = (padded(dim), rows.div_ceil(KEYS));
     let mut carve = Carve::new(&mut *frame.scratch);
-    let stored = [0; 2].map(|_| carve.take::<u8>(heads * pages * page_bytes));
-    let [keys, values] = stored;
-    let (key_tiles, value_tiles) = (Tiles::new(&mut *keys, page_bytes), Tiles::new(&mut *values, page_bytes));
-    exec.each(heads * pages, 2 * PAGE_ROWS * dim, &|task, _| {
-        let (head, page) = (task / pages, task % pages);
-        for (input, tiles) in inputs[1..].iter().zip([&key_tiles, &value_tiles]) {
-            // SAFETY: each page of a head is one task.
-            let to = unsafe { tiles.piece(task) };
-            for (row, to) in (page * PAGE_ROWS..rows).zip(to.chunks_exact_mut(page_bytes / PAGE_ROWS)) {
-                (exec.kernels.kv_store)(KvFormat::F32, input.head(row, head), to);
-            }
+    let stored_keys = carve.take::<f32>(heads * blocks * KEYS * dim);
+    let stored_values = carve.take::<f32>(heads * blocks * KEYS * width);
+    let (key_tiles, value_tiles) =
+        (Tiles::new(&mut *stored_keys, KEYS * dim), Tiles::new(&mut *stored_values, KEYS * width));
+    exec.each(heads * blocks, 2 * KEYS * dim, &|task, _| {
+        let (head, first) = (task / blocks, task % blocks * KEYS);
+        // SAFETY: each block of a head is one task.
+        let (key_block, value_block) = unsafe { (key_tiles.piece(task), value_tiles.piece(task)) };
+        for (at, row) in (first..rows.min(first + KEYS)).enumerate() {
+            place_key(keys.head(row, head), at, key_block);
+            place_value(values.head(row, head), at, value_block);
         }
     });
-    let (keys, values) = (&*keys, &*values);
+    let (stored_keys, stored_values) = (&*stored_keys, &*stored_values);
 
-    let (share, width, most) = (share(q, k), padded(dim), block_rows(q, k));
-    let blocks = rows.div_ceil(most);
+    let (share, most) = (share(q, k), block_rows(q, k));
+    let pieces = rows.div_ceil(most);
     let worker_scratch = PerWorker::new(&mut *frame.worker_scratch, exec.pool.threads());
-    exec.each(heads * blocks, most * share * rows * dim, &|task, worker| {
-        let (head, first) = (task / blocks, task % blocks * most);
-        let block = first..rows.min(first + most);
-        let count = block.len() * share;
+    exec.each(heads * pieces, most * share * rows * dim, &|task, worker| {
+        let (head, first) = (task / pieces, task % pieces * most);
+        let piece = first..rows.min(first + most);
+        let used = piece.len() * share;
+        let count = used.next_multiple_of(GROUP);
         // SAFETY: this task runs on this worker.
         let mut carve = Carve::new(unsafe { worker_scratch.piece(worker) });
-        let mut queries = Queries {
-            queries: carve.take(count * width),
-            seen: carve.take(count),
-            scores: carve.take(count * PAGE_ROWS),
-            wide: carve.take(PAGE_ROWS * width * size_of::<f32>()),
-            state: carve.take(count),
-            out: carve.take(count * width),
-            // Pages of floats have no blocks of integers.
-            words: Default::default(),
-            totals: Default::default(),
-            units: Default::default(),
-            ratios: Default::default(),
-            tops: Default::default(),
-            minima: Default::default(),
-        };
-        for (i, query) in queries.queries.chunks_exact_mut(width).enumerate() {
-            let from = inputs[0].head(first + i / share, head * share + i % share);
-            query.iter_mut().zip(from).for_each(|(to, from)| *to = from * scale);
-            query[dim..].fill(0.0);
+        let (placed, seen) = (carve.take(count * dim), carve.take::<usize>(count));
+        let (state, weights) = (carve.take(count), carve.take(count * KEYS));
+        let sums = carve.take(count * width);
+        // The last group may have places left: their zeros see what the last query does.
+        placed[(count - GROUP) * dim..].fill(0.0);
+        let place = |i: usize| (first + i / share, head * share + i % share);
+        for i in 0..used {
+            let (row, head) = place(i);
+            place_query(queries.head(row, head), scale, i, placed);
         }
-        queries.out.fill(0.0);
-        queries.state.fill([f32::NEG_INFINITY, 0.0]);
-        let seen = |row: usize| match op.seen {
+        sums.fill(0.0);
+        state.fill([f32::NEG_INFINITY, 0.0]);
+        let sees = |row: usize| match op.seen {
             Seen::All => rows,
             Seen::Causal { keys } => keys.min(row + 1),
         };
-        // The last row of a block sees most.
-        for page in 0..seen(block.end - 1).div_ceil(PAGE_ROWS) {
-            for (i, n) in queries.seen.iter_mut().enumerate() {
-                *n = seen(first + i / share).saturating_sub(page * PAGE_ROWS).min(PAGE_ROWS);
+        // The last row of a piece sees most.
+        for b in 0..sees(piece.end - 1).div_ceil(KEYS) {
+            for (i, seen) in seen.iter_mut().enumerate() {
+                *seen = sees(place(i.min(used - 1)).0).saturating_sub(b * KEYS).min(KEYS);
             }
-            let at = (head * pages + page) * page_bytes;
-            let page = Page {
-                format: KvFormat::F32,
-                dim,
-                keys: &keys[at..at + page_bytes],
-                values: &values[at..at + page_bytes],
-                cold: false,
-                next: &[],
+            let at = head * blocks + b;
+            let block = Block {
+                keys: &stored_keys[at * KEYS * dim..(at + 1) * KEYS * dim],
+                values: &stored_values[at * KEYS * width..(at + 1) * KEYS * width],
             };
-            (exec.kernels.attend_page)(&page, &mut queries);
+            let mut queries = Queries { queries: placed, seen, state, weights, out: sums };
+            (exec.kernels.attend_block)(&block, &mut queries);
         }
-        for (i, (found, state)) in queries.out.chunks_exact(width).zip(&*queries.state).enumerate() {
-            let start = (head * share + i % share) * dim;
+        for (i, (found, state)) in sums.chunks_exact(width).zip(&*state).enumerate().take(used) {
+            let (row, head) = place(i);
             // SAFETY: each row and key head is in one task.
-            let to = unsafe { out.piece(first + i / share, start..start + dim) };
+            let to = unsafe { out.piece(row, head * dim..(head + 1) * dim) };
             let inverse = 1.0 / state[1];
             to.iter_mut().zip(found).for_each(|(to, o)| *to = o * inverse);
         }

@@ -18,7 +18,8 @@ mod quads;
 
 use crate::generic::packed::{FloatRows, GroupSum};
 use crate::generic::{
-    Kernels, Many, Operand, Triples, attention, delta, image, kernel_list, kv, lifted_kernels, packed, rows, softmax,
+    Kernels, Many, Operand, Triples, attention, delta, full_attention, image, kernel_list, kv, lifted_kernels, packed,
+    rows, softmax,
 };
 use crate::layout::{Codes, GROUP, Segment};
 use avx2::F32x8;
@@ -160,8 +161,14 @@ const WIDE_FLOATS: fn(&Segment, Range<usize>, &FloatRows<'_>, &mut [f32]) = |seg
     unsafe { avx512::floats::float_blocks(segment, blocks, x, acc) }
 };
 
-static AVX512: Kernels = Kernels { float_blocks: WIDE_FLOATS, ..AVX512_LOOPS };
-static AVX512_VNNI: Kernels = Kernels { float_blocks: WIDE_FLOATS, ..AVX512_VNNI_LOOPS };
+/// Attention between the rows of a step in 512 bits, with the bits of the generic loop.
+const WIDE_ATTENTION: fn(&full_attention::Block<'_>, &mut full_attention::Queries<'_>) = |block, queries| {
+    // SAFETY: as above.
+    unsafe { avx512::full_attention::attend_block(block, queries) }
+};
+
+static AVX512: Kernels = Kernels { float_blocks: WIDE_FLOATS, attend_block: WIDE_ATTENTION, ..AVX512_LOOPS };
+static AVX512_VNNI: Kernels = Kernels { float_blocks: WIDE_FLOATS, attend_block: WIDE_ATTENTION, ..AVX512_VNNI_LOOPS };
 
 /// The same on a machine whose first-level cache has places for many lines on their way: one long stream is the fastest
 /// there.

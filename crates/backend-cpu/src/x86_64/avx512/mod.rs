@@ -3,5 +3,7 @@
 pub(super) mod bits;
 pub(super) mod blocks;
 pub(super) mod floats;
+pub(super) mod full_attention;
 pub(super) mod tables;
 pub(super) mod triples;
+mod wide;

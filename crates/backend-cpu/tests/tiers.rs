@@ -66,26 +66,30 @@ fn codes(format: Format, rows: usize, ternary: bool) -> Vec<u8> {
 
 #[test]
 fn all_tiers_give_the_same_bits() {
-    let affine = |bits| Format::Affine { bits, group: 128, scale: ParamType::F16, bias: ParamType::F16 };
+    let affine = |bits, group| Format::Affine { bits, group, scale: ParamType::F16, bias: ParamType::F16 };
     let formats = [
         (Format::Q1_0, false),
         (Format::Pq2_0, false),
         (Format::Pq2_0, true),
         (Format::Ptq1_0, true),
-        (affine(1), false),
-        (affine(2), true),
+        (affine(1, 128), false),
+        (affine(2, 128), true),
+        (affine(4, 64), false),
+        (Format::Q4_0, false),
+        (Format::Q8_0, false),
     ];
     for (format, ternary) in formats {
         for rows in ROWS {
             let codes = codes(format, rows, ternary && format != Format::Ptq1_0);
             let mut random = numbers(11);
             let mut params = || -> Vec<u8> {
-                let count = if format.block().is_some() { 0 } else { rows * COLS / 128 };
+                let group = if let Format::Affine { group, .. } = format { group.into() } else { usize::MAX };
+                let count = rows * COLS / group;
                 (0..count).flat_map(|_| (0x2400 + (random() as u16 & 0xff)).to_le_bytes()).collect()
             };
             // Biases have nothing to do with the scales, so they are kept.
             let (scales, biases) = (params(), params());
-            for count in [1, 2, 3, 9] {
+            for count in [1, 2, 3, 9, 71] {
                 for activations in [Activations::I9G128, Activations::F32] {
                     let of = |tier| {
                         let backend = backend(tier);

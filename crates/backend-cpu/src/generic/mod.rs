@@ -29,6 +29,9 @@ pub(crate) struct Operand {
     pub build: fn(values: &[i16], out: &mut [u8]),
 }
 
+/// Blocks of 4 and 8 bits are multiplied by the integers alone, unless rows are many.
+static NO_OPERAND: Operand = Operand { bytes: 0, unit: None, build: |_, _| {} };
+
 impl Operand {
     /// Bytes of one row that lie together.
     pub(crate) fn piece_bytes(&self, cols: usize) -> usize {
@@ -172,7 +175,8 @@ impl Kernels {
         }
         let packed = segments.iter().map(|s| s.layout.codes).filter(|codes| !matches!(codes, Codes::Dense(_)));
         match &self.many {
-            Some(many) if rows >= packed.map(many.fewest).max().unwrap_or(1) => (&many.operand, true),
+            Some(many) if rows >= packed.clone().map(many.fewest).max().unwrap_or(1) => (&many.operand, true),
+            _ if packed.clone().all(|codes| matches!(codes, Codes::Block4 | Codes::Block8)) => (&NO_OPERAND, false),
             _ => (&self.operand, false),
         }
     }

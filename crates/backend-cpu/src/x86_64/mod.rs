@@ -5,7 +5,7 @@
 //! | `avx2` | byte tables (`avx2`) | `vpmaddwd` | floats |
 //! | `avxvnni` | byte tables (`avx2`) | `vpdpwssd`, VEX | floats |
 //! | `avx512` | word tables (`avx512`), ternary weights as triples | `vpmaddwd` | `vpmaddwd` |
-//! | `avx512vnni` | the same | `vpdpwssd`, EVEX, for many rows in 512 bits (`avx512`) | `vpdpbusd` |
+//! | `avx512vnni` | the same | `vpdpwssd`, EVEX, for many rows `vpdpbusd` in 512 bits (`avx512`) | `vpdpbusd` |
 //! | `avx512amx` | word tables, no triples, for few activation rows; tiles of bytes for more (`amx`) | the same | the same |
 
 mod amx;
@@ -168,7 +168,12 @@ const WIDE_ATTENTION: fn(&full_attention::Block<'_>, &mut full_attention::Querie
 };
 
 static AVX512: Kernels = Kernels { float_blocks: WIDE_FLOATS, attend_block: WIDE_ATTENTION, ..AVX512_LOOPS };
-static AVX512_VNNI: Kernels = Kernels { float_blocks: WIDE_FLOATS, attend_block: WIDE_ATTENTION, ..AVX512_VNNI_LOOPS };
+static AVX512_VNNI: Kernels = Kernels {
+    many: Some(avx512::blocks::MANY),
+    float_blocks: WIDE_FLOATS,
+    attend_block: WIDE_ATTENTION,
+    ..AVX512_VNNI_LOOPS
+};
 
 /// The same on a machine whose first-level cache has places for many lines on their way: one long stream is the fastest
 /// there.

@@ -12,6 +12,10 @@ impl F32x8 {
     pub(in crate::x86_64) fn new(v: __m256) -> Self {
         F32x8(v)
     }
+    #[inline(always)]
+    pub(in crate::x86_64) fn bits(self) -> __m256 {
+        self.0
+    }
 }
 
 /// Wraps intrinsics whose features the kernels' proof covers.

@@ -31,10 +31,41 @@ unsafe impl Plain for GroupSum {}
 /// Float activations of a tile.
 pub(crate) struct FloatRows<'a> {
     pub rows: usize,
-    /// `[row][cols]`.
     pub values: &'a [f32],
-    /// `[row][ceil(cols / 32)]`.
+    pub place: Place,
+    /// `[row][ceil(cols / 32)]`; dense weights need none.
     pub sums: &'a [f32],
+}
+
+/// Where the columns of float activations lie. Pixels that a convolution sees share what they have in common.
+#[derive(Clone, Copy)]
+pub(crate) struct Place {
+    /// Rows of a line, of which there are whole ones only.
+    pub rows: usize,
+    /// How far apart rows of a line begin, and how far apart lines do.
+    pub step: usize,
+    pub line: usize,
+    /// Columns that lie together: the next ones lie in the next line.
+    pub run: usize,
+}
+
+impl Place {
+    /// One row after another.
+    pub(crate) fn rows(rows: usize, cols: usize) -> Self {
+        Place { rows, step: cols, line: rows * cols, run: cols }
+    }
+
+    /// Where a column of the first row of a line lies.
+    #[inline(always)]
+    pub(crate) fn start(&self, line: usize, column: usize) -> usize {
+        (line + column / self.run) * self.line + column % self.run
+    }
+
+    /// The columns from the first of these on that lie together.
+    #[inline(always)]
+    pub(crate) fn together(&self, columns: &Range<usize>) -> Range<usize> {
+        columns.start..columns.end.min((columns.start / self.run + 1) * self.run)
+    }
 }
 
 /// Integer activations of a tile.
@@ -137,16 +168,25 @@ pub(crate) fn float_blocks<V: Vector>(segment: &Segment, blocks: Range<usize>, x
                 }
                 (stored, bias)
             };
-            let group = FloatGroup { layout, g, tile, scale, bias };
-            let mut m = 0;
-            while m < x.rows {
-                let rows = &mut acc[m * BLOCK..];
-                m += match x.rows - m {
-                    1 => group.add::<1, QUARTERS>(x, m, rows),
-                    2 => group.add::<2, QUARTERS>(x, m, rows),
-                    3..6 => group.add::<3, QUARTERS>(x, m, rows),
-                    _ => group.add::<6, 2>(x, m, rows),
-                };
+            let mut rest = columns.clone();
+            while !rest.is_empty() {
+                let part = x.place.together(&rest);
+                let tile = &tile[part.start - columns.start..part.end - columns.start];
+                let group = FloatGroup { layout, g, tile, scale, bias };
+                for line in 0..x.rows / x.place.rows {
+                    let (first, start) = (line * x.place.rows, x.place.start(line, part.start));
+                    let mut m = 0;
+                    while m < x.place.rows {
+                        let (at, rows) = ((first + m, start + m * x.place.step), &mut acc[(first + m) * BLOCK..]);
+                        m += match x.place.rows - m {
+                            1 => group.add::<1, QUARTERS>(x, at, rows),
+                            2 => group.add::<2, QUARTERS>(x, at, rows),
+                            3..6 => group.add::<3, QUARTERS>(x, at, rows),
+                            _ => group.add::<6, 2>(x, at, rows),
+                        };
+                    }
+                }
+                rest.start = part.end;
             }
         }
         for (m, acc) in acc.chunks_exact_mut(BLOCK).enumerate() {
@@ -155,7 +195,7 @@ pub(crate) fn float_blocks<V: Vector>(segment: &Segment, blocks: Range<usize>, x
     }
 }
 
-/// One unpacked record.
+/// An unpacked record, or those of its columns that lie together.
 struct FloatGroup<'a, V> {
     layout: &'a Layout,
     g: usize,
@@ -166,15 +206,20 @@ struct FloatGroup<'a, V> {
 }
 
 impl<V: Vector> FloatGroup<'_, V> {
-    /// Adds the group to the results of `M` activation rows, `Q` vectors of the block at a time; returns M. Twelve sums leave
+    /// Adds the group to the results of `M` activation rows, of which the first has its columns at `start`, `Q` vectors of
+    /// the block at a time; returns M. Twelve sums leave
     /// room in sixteen registers for what they are made of: two vectors of weights and one value, of which six rows make
     /// better use than three rows with four vectors. A row's sum is one chain whatever M and Q are.
     #[inline(always)]
-    fn add<const M: usize, const Q: usize>(&self, x: &FloatRows<'_>, first: usize, acc: &mut [f32]) -> usize {
-        let (cols, start) = (self.layout.cols, self.g * self.layout.group);
+    fn add<const M: usize, const Q: usize>(
+        &self,
+        x: &FloatRows<'_>,
+        (first, start): (usize, usize),
+        acc: &mut [f32],
+    ) -> usize {
         let mut rows = [&[][..]; M];
         for (m, row) in rows.iter_mut().enumerate() {
-            *row = &x.values[(first + m) * cols + start..][..self.tile.len()];
+            *row = &x.values[start + m * x.place.step..][..self.tile.len()];
         }
         for part in (0..QUARTERS).step_by(Q) {
             let mut dots = [[V::zero(); Q]; M];

@@ -1,32 +1,38 @@
-//! Convolution of a picture as a matrix product: a task takes some pixels of one row, normalises what they see once,
-//! gathers it as rows of `[dy][dx][channel]`, and multiplies these by the dense blocks of the weight.
+//! Convolution of a picture as a matrix product: a task takes a rectangle of pixels, normalises what they see once, and multiplies
+//! it by the dense blocks of the weight. What a pixel sees of one line lies together, so nothing is gathered.
 
 use super::{Exec, Frame, Input, Output, PerWorker, vector, weight};
-use crate::generic::packed::FloatRows;
+use crate::generic::packed::{FloatRows, Place};
 use crate::layout::{BLOCK, Packed};
 use crate::memory::{Carve, carved_bytes};
 use onebit_ops::{Conv2d, Grid, OpError, Tensor, Weight};
 use std::ops::Range;
 
-/// Bytes of gathered rows that stay in a core's second cache while all blocks of the weight go over them.
-const GATHERED: usize = 448 << 10;
+/// Bytes of what the pixels of a task see: that stays in a core's second cache while all blocks of the weight go over it.
+const SEEN: usize = 448 << 10;
 
-/// Most and fewest pixels of a task. A kernel takes six rows at a time.
-const PIXELS: [usize; 2] = [48, 12];
+/// Most and fewest pixels of a line of a task.
+const PIXELS: [usize; 2] = [128, 12];
 
-/// Pixels of a task, of a row of `width`.
-fn span(width: usize, cols: usize) -> usize {
-    let most = (GATHERED / (cols * size_of::<f32>()).max(1)).clamp(PIXELS[1], PIXELS[0]);
-    width.div_ceil(width.div_ceil(most).max(1)).next_multiple_of(6).min(most)
+/// Most lines of a task. The lines above and below are normalised for it as well.
+const LINES: usize = 4;
+
+/// Fewest tasks for each thread, or a task has fewer lines.
+const TASKS: usize = 8;
+
+/// Pixels of a task in each of its lines of `width`.
+fn span(width: usize, kernel: usize, channels: usize) -> usize {
+    let column = (LINES + kernel - 1) * channels * size_of::<f32>();
+    let most = (SEEN / column.max(1)).saturating_sub(kernel - 1).clamp(PIXELS[1], PIXELS[0]);
+    width.div_ceil(width.div_ceil(most).max(1)).next_multiple_of(4).min(most)
 }
 
 /// Scratch bytes of each worker.
 pub(crate) fn scratch(op: &Conv2d) -> usize {
-    let (kernel, cols, channels) = (op.kernel, op.weight.cols(), op.x.cols());
-    let span = span(op.grid.width * if op.upsample { 2 } else { 1 }, cols);
-    carved_bytes::<f32>(kernel * (span + kernel - 1) * channels)
-        + carved_bytes::<f32>(span * cols)
-        + carved_bytes::<f32>(span * BLOCK)
+    let (kernel, channels) = (op.kernel, op.x.cols());
+    let span = span(op.grid.width * if op.upsample { 2 } else { 1 }, kernel, channels);
+    carved_bytes::<f32>((LINES + kernel - 1) * (span + kernel - 1) * channels)
+        + carved_bytes::<f32>(LINES * span * BLOCK)
 }
 
 /// Refuses weights that the loops are not made for.
@@ -42,9 +48,12 @@ pub(crate) fn check(w: &Weight) -> Result<(), OpError> {
 pub(crate) fn run(frame: &mut Frame<'_>, op: &Conv2d, out: Tensor) -> Result<(), OpError> {
     let times = if op.upsample { 2 } else { 1 };
     let (height, width) = (op.grid.height * times, op.grid.width * times);
-    let cols = op.weight.cols();
-    let span = span(width, cols);
+    let span = span(width, op.kernel, op.x.cols());
     let pieces = width.div_ceil(span);
+    let mut lines = LINES;
+    while lines > 1 && height.div_ceil(lines) * pieces < TASKS * frame.exec.pool.threads() {
+        lines /= 2;
+    }
     let conv = Conv {
         exec: frame.exec,
         grid: op.grid,
@@ -59,11 +68,12 @@ pub(crate) fn run(frame: &mut Frame<'_>, op: &Conv2d, out: Tensor) -> Result<(),
         out: frame.write(out),
     };
     let worker_scratch = PerWorker::new(&mut *frame.worker_scratch, frame.exec.pool.threads());
-    frame.exec.each(height * pieces, span * cols * op.weight.rows(), &|task, worker| {
-        let (y, first) = (task / pieces, task % pieces * span);
+    let size = lines * span * op.weight.cols() * op.weight.rows();
+    frame.exec.each(height.div_ceil(lines) * pieces, size, &|task, worker| {
+        let (top, first) = (task / pieces * lines, task % pieces * span);
         // SAFETY: this task runs on this worker.
         let carve = Carve::new(unsafe { worker_scratch.piece(worker) });
-        conv.pixels(y, first..width.min(first + span), carve);
+        conv.pixels(top..height.min(top + lines), first..width.min(first + span), carve);
     });
     Ok(())
 }
@@ -85,31 +95,25 @@ struct Conv<'a> {
 }
 
 impl Conv<'_> {
-    /// Some pixels of row `y` of the result.
-    fn pixels(&self, y: usize, columns: Range<usize>, mut carve: Carve<'_>) {
+    /// A rectangle of the result.
+    fn pixels(&self, lines: Range<usize>, columns: Range<usize>, mut carve: Carve<'_>) {
         let (channels, kernel, count) = (self.channels, self.kernel, columns.len());
         let wide = (count + kernel - 1) * channels;
-        let strip = carve.take::<f32>(kernel * wide);
-        for (dy, line) in strip.chunks_exact_mut(wide).enumerate() {
-            self.line((y + dy).checked_sub(kernel / 2), &columns, line);
+        let seen = carve.take::<f32>((lines.len() + kernel - 1) * wide);
+        for (y, line) in (lines.start..).zip(seen.chunks_exact_mut(wide)) {
+            self.line(y.checked_sub(kernel / 2), &columns, line);
         }
-        let (cols, taps) = (kernel * kernel * channels, kernel * channels);
-        let gathered = carve.take::<f32>(count * cols);
-        for (i, row) in gathered.chunks_exact_mut(cols).enumerate() {
-            for (line, to) in strip.chunks_exact(wide).zip(row.chunks_exact_mut(taps)) {
-                to.copy_from_slice(&line[i * channels..i * channels + taps]);
-            }
-        }
-        let rows = FloatRows { rows: count, values: gathered, sums: &[] };
-        let acc = carve.take::<f32>(count * BLOCK);
+        let place = Place { rows: count, step: channels, line: wide, run: kernel * channels };
+        let rows = FloatRows { rows: lines.len() * count, values: seen, place, sums: &[] };
+        let acc = carve.take::<f32>(rows.rows * BLOCK);
         let width = self.grid.width * self.times;
         for segment in &self.packed.segments {
             for b in 0..segment.blocks() {
                 (self.exec.kernels.float_blocks)(segment, b..b + 1, &rows, acc);
                 let start = segment.rows.start + b * BLOCK;
                 let outputs = start..(start + BLOCK).min(segment.rows.end);
-                for (column, acc) in columns.clone().zip(acc.chunks_exact(BLOCK)) {
-                    let pixel = y * width + column;
+                let pixels = lines.clone().flat_map(|y| columns.clone().map(move |column| y * width + column));
+                for (pixel, acc) in pixels.zip(acc.chunks_exact(BLOCK)) {
                     // SAFETY: each pixel is in one task.
                     let to = unsafe { self.out.piece(pixel, outputs.clone()) };
                     (self.exec.kernels.add)(acc, &self.bias[outputs.clone()], to);

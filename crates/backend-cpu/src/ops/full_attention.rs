@@ -9,6 +9,9 @@ use onebit_ops::{Seen, Tensor, View};
 /// Queries of a task, about: they share each block that is read.
 const QUERIES: usize = 4 * GROUP;
 
+/// Queries and keys between one that is laid out and one that is fetched meanwhile.
+const AHEAD: usize = 8;
+
 /// The operands of `Op::FullAttention`.
 #[derive(Clone, Copy)]
 pub(crate) struct FullAttention {
@@ -57,6 +60,8 @@ pub(crate) fn run(frame: &mut Frame<'_>, op: FullAttention) {
         // SAFETY: each block of a head is one task.
         let (key_block, value_block) = unsafe { (key_tiles.piece(task), value_tiles.piece(task)) };
         for (at, row) in (first..rows.min(first + KEYS)).enumerate() {
+            (exec.kernels.fetch)(keys.head((row + AHEAD).min(rows - 1), head));
+            (exec.kernels.fetch)(values.head((row + AHEAD).min(rows - 1), head));
             place_key(keys.head(row, head), at, key_block);
             place_value(values.head(row, head), at, value_block);
         }
@@ -80,6 +85,9 @@ pub(crate) fn run(frame: &mut Frame<'_>, op: FullAttention) {
         placed[(count - GROUP) * dim..].fill(0.0);
         let place = |i: usize| (first + i / share, head * share + i % share);
         for i in 0..used {
+            // Rows lie far apart, so nothing but this has the next ones on their way.
+            let (row, head) = place((i + AHEAD).min(used - 1));
+            (exec.kernels.fetch)(queries.head(row, head));
             let (row, head) = place(i);
             place_query(queries.head(row, head), scale, i, placed);
         }

@@ -4,7 +4,7 @@
 //! cache; the weight streams through once for each tile.
 
 use super::{Exec, Frame, Input, Output, PerWorker, Tiles, vector, weight};
-use crate::generic::packed::{FloatRows, GroupSum, IntRows, MAX_ROWS};
+use crate::generic::packed::{FloatRows, GroupSum, IntRows, MAX_ROWS, Place};
 use crate::generic::{Kernels, Operand};
 use crate::layout::{BLOCK, GROUP, Packed, Segment};
 use crate::memory::{Carve, Disjoint, carved_bytes};
@@ -285,7 +285,8 @@ impl Product<'_> {
         residual: Option<Input<'_>>,
     ) {
         let (kernels, pool) = (self.exec.kernels, self.exec.pool);
-        let float_rows = FloatRows { rows: p.rows, values: p.floats, sums: p.float_sums };
+        let float_rows =
+            FloatRows { rows: p.rows, values: p.floats, place: Place::rows(p.rows, self.cols), sums: p.float_sums };
         let (operand, many) = kernels.operand(&self.packed.segments, p.rows);
         let (own_tables, row_tables) = (self.builds_own(operand, p.rows), operand.row_bytes(self.cols));
         let built: Vec<AtomicBool> = (0..pool.threads()).map(|_| AtomicBool::new(false)).collect();

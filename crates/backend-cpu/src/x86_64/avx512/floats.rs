@@ -26,38 +26,42 @@ pub(in crate::x86_64) fn float_blocks(segment: &Segment, blocks: Range<usize>, x
         acc.fill(0.0);
         for g in 0..layout.groups() {
             let record = segment.gathered(b, g, &mut copy);
-            let tile = &mut tile[..layout.columns(g).len()];
-            unpack::dense::<F32x8>(kind, record, tile);
-            let at = (layout.cols, g * layout.group);
-            let mut m = 0;
-            while m < x.rows {
-                let acc = &mut acc[m * BLOCK..];
-                m += match x.rows - m {
-                    1 => rows::<1>(tile, at, x, m, acc),
-                    2 => rows::<2>(tile, at, x, m, acc),
-                    3..6 => rows::<3>(tile, at, x, m, acc),
-                    6..12 => rows::<6>(tile, at, x, m, acc),
-                    _ => rows::<12>(tile, at, x, m, acc),
-                };
+            let columns = layout.columns(g);
+            unpack::dense::<F32x8>(kind, record, &mut tile[..columns.len()]);
+            let mut rest = columns.clone();
+            while !rest.is_empty() {
+                let part = x.place.together(&rest);
+                let tile = &tile[part.start - columns.start..part.end - columns.start];
+                for line in 0..x.rows / x.place.rows {
+                    let (acc, start) = (&mut acc[line * x.place.rows * BLOCK..], x.place.start(line, part.start));
+                    let mut m = 0;
+                    while m < x.place.rows {
+                        let (values, acc) = (&x.values[start + m * x.place.step..], &mut acc[m * BLOCK..]);
+                        m += match x.place.rows - m {
+                            1 => rows::<1>(tile, values, x.place.step, acc),
+                            2 => rows::<2>(tile, values, x.place.step, acc),
+                            3 => rows::<3>(tile, values, x.place.step, acc),
+                            4..8 => rows::<4>(tile, values, x.place.step, acc),
+                            // Twice eight are better than twelve and four.
+                            8..12 | 16 => rows::<8>(tile, values, x.place.step, acc),
+                            _ => rows::<12>(tile, values, x.place.step, acc),
+                        };
+                    }
+                }
+                rest.start = part.end;
             }
         }
     }
 }
 
-/// Adds an unpacked record, `[column][output]`, to the results of `M` activation rows; returns M. Twelve rows with two vectors
+/// Adds unpacked columns, `[column][output]`, to the results of `M` activation rows, which lie `step` apart; returns M. Twelve rows with two vectors
 /// each leave room in 32 registers for what the sums are made of.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl")]
-fn rows<const M: usize>(
-    tile: &[[f32; BLOCK]],
-    (cols, start): (usize, usize),
-    x: &FloatRows<'_>,
-    first: usize,
-    acc: &mut [f32],
-) -> usize {
+fn rows<const M: usize>(tile: &[[f32; BLOCK]], x: &[f32], step: usize, acc: &mut [f32]) -> usize {
     let mut values = [&[][..]; M];
     for (m, row) in values.iter_mut().enumerate() {
-        *row = &x.values[(first + m) * cols + start..][..tile.len()];
+        *row = &x[m * step..][..tile.len()];
     }
     let load = |from: &[f32; WIDTH]| {
         // SAFETY: sixteen floats.

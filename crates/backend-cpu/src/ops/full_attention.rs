@@ -49,7 +49,12 @@ pub(crate) fn run(frame: &mut Frame<'_>, op: FullAttention) {
     let (rows, exec, dim, heads) = (frame.rows(op.out), frame.exec, q.dim, k.heads);
     let [queries, keys, values] = [q, k, v].map(|view| frame.read(view));
     let out = frame.write(op.out);
-    let (width, blocks) = (padded(dim), rows.div_ceil(KEYS));
+    // Of a padded text nobody sees the end.
+    let tokens = match op.seen {
+        Seen::All => rows,
+        Seen::Causal { keys } => keys.min(rows),
+    };
+    let (width, blocks) = (padded(dim), tokens.div_ceil(KEYS));
     let mut carve = Carve::new(&mut *frame.scratch);
     let stored_keys = carve.take::<f32>(heads * blocks * KEYS * dim);
     let stored_values = carve.take::<f32>(heads * blocks * KEYS * width);
@@ -59,9 +64,9 @@ pub(crate) fn run(frame: &mut Frame<'_>, op: FullAttention) {
         let (head, first) = (task / blocks, task % blocks * KEYS);
         // SAFETY: each block of a head is one task.
         let (key_block, value_block) = unsafe { (key_tiles.piece(task), value_tiles.piece(task)) };
-        for (at, row) in (first..rows.min(first + KEYS)).enumerate() {
-            (exec.kernels.fetch)(keys.head((row + AHEAD).min(rows - 1), head));
-            (exec.kernels.fetch)(values.head((row + AHEAD).min(rows - 1), head));
+        for (at, row) in (first..tokens.min(first + KEYS)).enumerate() {
+            (exec.kernels.fetch)(keys.head((row + AHEAD).min(tokens - 1), head));
+            (exec.kernels.fetch)(values.head((row + AHEAD).min(tokens - 1), head));
             place_key(keys.head(row, head), at, key_block);
             place_value(values.head(row, head), at, value_block);
         }
@@ -94,8 +99,8 @@ pub(crate) fn run(frame: &mut Frame<'_>, op: FullAttention) {
         sums.fill(0.0);
         state.fill([f32::NEG_INFINITY, 0.0]);
         let sees = |row: usize| match op.seen {
-            Seen::All => rows,
-            Seen::Causal { keys } => keys.min(row + 1),
+            Seen::All => tokens,
+            Seen::Causal { .. } => tokens.min(row + 1),
         };
         // The last row of a piece sees most.
         for b in 0..sees(piece.end - 1).div_ceil(KEYS) {

@@ -7,7 +7,7 @@ mod vector;
 
 use crate::generic::packed::{FloatRows, GroupSum};
 use crate::generic::{
-    Kernels, Operand, attention, delta, image, kernel_list, kv, lifted_kernels, packed, rows, softmax,
+    Kernels, Operand, attention, delta, full_attention, image, kernel_list, kv, lifted_kernels, packed, rows, softmax,
 };
 use crate::layout::{Codes, PLAIN_ORDER, Segment};
 use onebit_ops::KvFormat;

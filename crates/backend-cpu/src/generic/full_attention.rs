@@ -129,16 +129,18 @@ fn dots<W: Wide, const M: usize, const N: usize>(
         for (n, k) in k.iter_mut().enumerate() {
             *k = W::load(&key[vector + n]);
         }
-        for (x, sums) in x[first..first + M].iter().zip(&mut sums) {
+        for (x, sums) in x.as_chunks::<M>().0[first / M].iter().zip(&mut sums) {
             let x = W::splat(*x);
             for (sum, k) in sums.iter_mut().zip(k) {
                 *sum = k.mul_add(x, *sum);
             }
         }
     }
-    for (sums, scores) in sums.iter().zip(&mut scores[first..first + M]) {
-        for (sum, to) in sums.iter().zip(&mut scores.as_chunks_mut::<WIDTH>().0[at / WIDTH..]) {
-            sum.store(to);
+    // Whole arrays, so that no sum is found by a place that is not known here: those would lie in memory.
+    let scores = &mut scores.as_chunks_mut::<M>().0[first / M];
+    for (sums, scores) in sums.iter().zip(scores) {
+        for (n, sum) in sums.iter().enumerate() {
+            sum.store(&mut scores.as_chunks_mut::<WIDTH>().0[at / WIDTH + n]);
         }
     }
 }

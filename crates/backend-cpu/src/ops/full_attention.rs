@@ -6,8 +6,8 @@ use crate::generic::full_attention::{Block, GROUP, KEYS, Queries, padded, place_
 use crate::memory::{Carve, carved_bytes};
 use onebit_ops::{Seen, Tensor, View};
 
-/// Queries of a task, about: they share each block that is read.
-const QUERIES: usize = 4 * GROUP;
+/// Queries of a task, about: they share each block that is read, which comes from memory where a head has many tokens.
+const QUERIES: usize = 8 * GROUP;
 
 /// Queries and keys between one that is laid out and one that is fetched meanwhile.
 const AHEAD: usize = 8;

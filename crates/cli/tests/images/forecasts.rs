@@ -51,10 +51,12 @@ fn off(plan: &ImagePlan, parts: &Value, runs: [f64; 3]) -> f64 {
     expected.as_secs_f64() / (taken(1) + taken(2))
 }
 
-/// A forecast of time may be off by the factor by which machines differ in what one kind of work costs beside another.
+/// A forecast of time may be off by the factor by which machines differ in what one kind of work costs beside another: of
+/// pictures of the published size and 512x512, steps and decoder take 4.6 times as long as the encoder on one and 12.7 times on
+/// another. No one factor is nearer to both than the root of their ratio, 1.66.
 fn near(name: &str, off: f64) {
     println!("{name}: {off:.2} of the time");
-    assert!((1.0 / 1.6..1.6).contains(&off), "{name}: {off} of the time");
+    assert!((1.0 / 1.7..1.7).contains(&off), "{name}: {off} of the time");
 }
 
 /// Parts of the published size one by one, as `bench` measures them: the plan of what a record was made of.

@@ -132,10 +132,11 @@ impl std::ops::Mul<Work> for u64 {
 }
 
 /// How much faster than with weights of four bits, or of eight, a device multiplies with weights of one or two bits: in the records
-/// of `bench/record` 4.9 to 7.6 times, but 2.4 to 2.7 times on a Xeon and with AVX2, and 3.5 times with two bits on a processor.
-const FEW_BITS: f64 = 4.0;
+/// of `bench/record` 4.9 to 7.6 times, but 2.4 to 2.7 times on a Xeon and with AVX2, 3.5 times with two bits on a processor, and
+/// 1.8 times where four bits are products of bytes. With this and the next one all records are equally far off at both ends.
+const FEW_BITS: f64 = 3.5;
 /// The same of attention, convolutions and products of floats: 0.4 to 0.9 times there.
-const FLOATS: f64 = 0.7;
+const FLOATS: f64 = 0.5;
 /// Outputs that are computed together.
 const OUTPUTS: usize = 32;
 /// Multiply-adds in the time that an operation takes before it has computed any.

@@ -1,5 +1,6 @@
-//! Products, and attention between the rows of a step, are the same on every tier of vectors, bit for bit, however blocks lie: sums of
-//! a group are whole numbers, floats are added in one order, and all tiers round in the same places. The shapes have whole sets of blocks, a pair of them, and a rest.
+//! Products, and attention between the rows of a step, are the same on every tier of vectors, bit for bit, however blocks lie:
+//! sums of a group are whole numbers, floats are added in one order, and all tiers round in the same places. The shapes have
+//! whole sets of blocks, a pair of them, and a rest.
 
 use onebit_backend_cpu::{CpuBackend, CpuOptions, Tier};
 use onebit_ops::{

@@ -54,8 +54,8 @@ pub(in crate::x86_64) fn float_blocks(segment: &Segment, blocks: Range<usize>, x
     }
 }
 
-/// Adds unpacked columns, `[column][output]`, to the results of `M` activation rows, which lie `step` apart; returns M. Twelve rows with two vectors
-/// each leave room in 32 registers for what the sums are made of.
+/// Adds unpacked columns, `[column][output]`, to the results of `M` activation rows, which lie `step` apart; returns M. Twelve
+/// rows with two vectors each leave room in 32 registers for what the sums are made of.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl")]
 fn rows<const M: usize>(tile: &[[f32; BLOCK]], x: &[f32], step: usize, acc: &mut [f32]) -> usize {

@@ -140,7 +140,7 @@ fn delta(@builtin(workgroup_id) wg: vec3<u32>, @builtin(local_invocation_index) 
             }
             let factor = exponential(decay);
             let key = i * VECTOR + part;
-            var read = vec4<f32>();
+            var read = vec4<f32>(p.zero);
             for (var j = 0u; j < QUADS; j++) {
                 s[j] *= factor;
                 read = fma(s[j], vectors[key + j * PARTS], read);
@@ -148,7 +148,7 @@ fn delta(@builtin(workgroup_id) wg: vec3<u32>, @builtin(local_invocation_index) 
             let learned = beta * (v - column_sum(joined(read), turn, t));
             turn = 1u - turn;
             let query = key + BATCH * VECTOR;
-            var y = vec4<f32>();
+            var y = vec4<f32>(p.zero);
             for (var j = 0u; j < QUADS; j++) {
                 s[j] = fma(vectors[key + j * PARTS], vec4<f32>(learned), s[j]);
                 y = fma(s[j], vectors[query + j * PARTS], y);

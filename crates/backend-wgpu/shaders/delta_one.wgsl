@@ -1,6 +1,6 @@
 // The gated delta rule of one row, and what stands between it and the product behind it: a norm over each head, its gate, rounding.
-// What `delta` and `prepare` do, in one kernel and with the same bits. A workgroup has all 128 columns of a head; two threads
-// share a column, four parts each.
+// What `delta` and `prepare` do, in one kernel and with the same bits. A workgroup has all 128 columns of a head: a thread four
+// neighbouring columns of one part, so that its reads of the matrix are of 16 bytes, and all on their way together.
 
 @group(0) @binding(0) var<uniform> p: Params;
 @group(0) @binding(1) var<storage, read> step: array<u32>;
@@ -8,107 +8,145 @@
 @group(0) @binding(3) var<storage, read> bias: array<f32>;
 @group(0) @binding(4) var<storage, read> gain: array<f32>;
 @group(0) @binding(5) var<storage, read> arena: array<f32>;
-@group(0) @binding(6) var<storage, read_write> states: array<f32>;
+@group(0) @binding(6) var<storage, read_write> states: array<vec4<f32>>;
 @group(0) @binding(7) var<storage, read_write> scratch: array<u32>;
 
-const COLUMNS: u32 = GROUP_COLUMNS;
-// Parts of a thread.
-const OWN: u32 = 4u;
+// Threads that share a row of the matrix, four columns each; there is one team of them for each part.
+const TEAM: u32 = GROUP_COLUMNS / 4u;
+
+// Quads of the key or query that a thread has.
+const OF_LANE: u32 = (VECTOR + TEAM - 1u) / TEAM;
 
 // The key, then the query.
 var<workgroup> vectors: array<vec4<f32>, 2u * VECTOR>;
-var<workgroup> reads: array<f32, 256>;
-var<workgroup> results: array<f32, 256>;
+// For each thread what its part of its columns has read, then what results.
+var<workgroup> sums: array<vec4<f32>, PARTS * TEAM>;
 
 fn put(at: u32, word: u32) {
     scratch[at] = word;
 }
 
-fn halved(sums: vec4<f32>) -> f32 {
-    return (sums.x + sums.y) + (sums.z + sums.w);
+// The sum over the parts of four columns.
+fn column_sums(lane: u32) -> vec4<f32> {
+    let first = (sums[lane] + sums[TEAM + lane]) + (sums[2u * TEAM + lane] + sums[3u * TEAM + lane]);
+    return first + ((sums[4u * TEAM + lane] + sums[5u * TEAM + lane]) + (sums[6u * TEAM + lane] + sums[7u * TEAM + lane]));
 }
 
 @compute @workgroup_size(256)
 fn delta_one(@builtin(workgroup_id) wg: vec3<u32>, @builtin(local_invocation_index) t: u32) {
     let head = wg.x;
     let row = wg.y;
-    let column = t % COLUMNS;
-    let first_part = t / COLUMNS * OWN;
+    let lane = t % TEAM;
+    let part = t / TEAM;
     let segment = step[STEP_SEGMENT] + step[step[STEP_ROW_SEGMENT] + row] * SEGMENT_WORDS;
-    let state = step[segment + SEGMENT_SLOT] * p.slot_stride + head * p.k.dim * p.v.dim + column;
-    // Quads of each part, one part after the other.
-    var s = array<vec4<f32>, OWN * QUADS>();
-    for (var n = 0u; n < OWN * QUADS; n++) {
-        let key = 4u * (n % QUADS * PARTS + first_part + n / QUADS);
-        for (var i = 0u; i < 4u; i++) {
-            if (key + i < p.k.dim) {
-                s[n][i] = states[state + (key + i) * p.v.dim];
-            }
+    let slot = step[segment + SEGMENT_SLOT] * p.slot_stride;
+    let state = (slot + head * p.k.dim * p.v.dim) / 4u + lane;
+    // What is needed first is asked for first. The first team has the key, the second one the query.
+    let from_ = select(vector_at(p.q, row, key_head(head)), vector_at(p.k, row, key_head(head)), part == 0u);
+    var quads = array<vec4<f32>, OF_LANE>();
+    for (var n = 0u; n < OF_LANE; n++) {
+        let q = lane + n * TEAM;
+        if (part < 2u && q < VECTOR) {
+            quads[n] = arena_quad(from_, q);
         }
     }
-    // The first team has the key, the second one the query.
-    let team = t / 32u;
-    let lane = t % 32u;
-    let from_ = select(vector_at(p.q, row, key_head(head)), vector_at(p.k, row, key_head(head)), team == 0u);
-    var squares = vec2<f32>();
-    for (var q = lane; team < 2u && q < VECTOR; q += 32u) {
-        let x = arena_quad(from_, q);
-        squares = four_squared(squares, x);
-        vectors[team * VECTOR + q] = x;
-    }
-    let factor = normaliser(squares, team == 1u, t);
-    for (var q = lane; team < 2u && q < VECTOR; q += 32u) {
-        vectors[team * VECTOR + q] *= factor;
-    }
-    workgroupBarrier();
-    let decay = exponential(row_decay(row, head));
-    let beta = row_beta(row, head);
-    let v = arena[vector_at(p.v, row, head) + column];
-    var sums = vec4<f32>();
-    for (var part = 0u; part < OWN; part++) {
-        var read = vec4<f32>();
-        for (var j = 0u; j < QUADS; j++) {
-            let n = part * QUADS + j;
-            s[n] *= decay;
-            read = fma(s[n], vectors[j * PARTS + first_part + part], read);
-        }
-        sums[part] = joined(read);
-    }
-    reads[t] = halved(sums);
-    workgroupBarrier();
-    let learned = vec4<f32>(beta * (v - (reads[column] + reads[COLUMNS + column])));
-    for (var part = 0u; part < OWN; part++) {
-        var y = vec4<f32>();
-        for (var j = 0u; j < QUADS; j++) {
-            let n = part * QUADS + j;
-            let quad = j * PARTS + first_part + part;
-            s[n] = fma(vectors[quad], learned, s[n]);
-            y = fma(s[n], vectors[VECTOR + quad], y);
-        }
-        sums[part] = joined(y);
-    }
-    results[t] = halved(sums);
-    for (var n = 0u; n < OWN * QUADS; n++) {
-        let key = 4u * (n % QUADS * PARTS + first_part + n / QUADS);
-        for (var i = 0u; i < 4u; i++) {
-            if (key + i < p.k.dim) {
-                states[state + (key + i) * p.v.dim] = s[n][i];
-            }
-        }
-    }
-    workgroupBarrier();
+    let decay_x = arena[place(p.log_decay, row, head)];
+    let beta_x = arena[place(p.beta, row, head)];
+    let rule = rule_of(head);
+    let at = vector_at(p.v, row, head) + 4u * lane;
+    let v = vec4<f32>(arena[at], arena[at + 1u], arena[at + 2u], arena[at + 3u]);
     // The first team has the head's result.
-    let has_values = team == 0u;
-    var x = vec4<f32>();
+    let has_values = part == 0u;
     var gate = vec4<f32>();
+    var gains = vec4<f32>();
     for (var i = 0u; has_values && i < 4u; i++) {
-        let c = 4u * lane + i;
-        x[i] = results[c] + results[COLUMNS + c];
-        gate[i] = arena[place(p.gate, row, head * COLUMNS + c)];
+        gate[i] = arena[place(p.gate, row, head * GROUP_COLUMNS + 4u * lane + i)];
+        gains[i] = gain[4u * lane + i];
     }
-    let inverse = inverse_of(team_sum(four_squared(vec2<f32>(), x), t), f32(COLUMNS), p.norm_eps);
-    for (var i = 0u; i < 4u; i++) {
-        x[i] = x[i] * inverse * gain[4u * lane + i];
+    // Four rows of the matrix for each quad of the part: those of its keys.
+    var a = array<vec4<f32>, QUADS>();
+    var b = array<vec4<f32>, QUADS>();
+    var c = array<vec4<f32>, QUADS>();
+    var d = array<vec4<f32>, QUADS>();
+    for (var j = 0u; j < QUADS; j++) {
+        let key = 4u * (j * PARTS + part);
+        if (WHOLE || key < p.k.dim) {
+            let at = state + key * TEAM;
+            a[j] = states[at];
+            b[j] = states[at + TEAM];
+            c[j] = states[at + 2u * TEAM];
+            d[j] = states[at + 3u * TEAM];
+        }
     }
-    finish(gated(x, gate), row, head * COLUMNS + 4u * lane, has_values, t);
+    var squares = vec2<f32>();
+    for (var n = 0u; n < OF_LANE; n++) {
+        squares = four_squared(squares, quads[n]);
+    }
+    let decay = exponential(made_decay(decay_x, rule));
+    let beta = made_beta(beta_x);
+    let factor = normaliser(squares, part == 1u, t);
+    for (var n = 0u; n < OF_LANE; n++) {
+        let q = lane + n * TEAM;
+        if (part < 2u && q < VECTOR) {
+            vectors[part * VECTOR + q] = quads[n] * factor;
+        }
+    }
+    workgroupBarrier();
+    // Four chains for each column, joined in pairs.
+    var w = vec4<f32>(p.zero);
+    var x = vec4<f32>(p.zero);
+    var y = vec4<f32>(p.zero);
+    var z = vec4<f32>(p.zero);
+    for (var j = 0u; j < QUADS; j++) {
+        let key = vectors[j * PARTS + part];
+        a[j] *= decay;
+        b[j] *= decay;
+        c[j] *= decay;
+        d[j] *= decay;
+        w = fma(a[j], vec4<f32>(key.x), w);
+        x = fma(b[j], vec4<f32>(key.y), x);
+        y = fma(c[j], vec4<f32>(key.z), y);
+        z = fma(d[j], vec4<f32>(key.w), z);
+    }
+    sums[t] = (w + x) + (y + z);
+    workgroupBarrier();
+    let learned = beta * (v - column_sums(lane));
+    workgroupBarrier();
+    w = vec4<f32>(p.zero);
+    x = vec4<f32>(p.zero);
+    y = vec4<f32>(p.zero);
+    z = vec4<f32>(p.zero);
+    for (var j = 0u; j < QUADS; j++) {
+        let key = vectors[j * PARTS + part];
+        let query = vectors[VECTOR + j * PARTS + part];
+        a[j] = fma(vec4<f32>(key.x), learned, a[j]);
+        b[j] = fma(vec4<f32>(key.y), learned, b[j]);
+        c[j] = fma(vec4<f32>(key.z), learned, c[j]);
+        d[j] = fma(vec4<f32>(key.w), learned, d[j]);
+        w = fma(a[j], vec4<f32>(query.x), w);
+        x = fma(b[j], vec4<f32>(query.y), x);
+        y = fma(c[j], vec4<f32>(query.z), y);
+        z = fma(d[j], vec4<f32>(query.w), z);
+    }
+    sums[t] = (w + x) + (y + z);
+    for (var j = 0u; j < QUADS; j++) {
+        let key = 4u * (j * PARTS + part);
+        if (WHOLE || key < p.k.dim) {
+            let to = state + key * TEAM;
+            states[to] = a[j];
+            states[to + TEAM] = b[j];
+            states[to + 2u * TEAM] = c[j];
+            states[to + 3u * TEAM] = d[j];
+        }
+    }
+    workgroupBarrier();
+    var value = vec4<f32>();
+    if (has_values) {
+        value = column_sums(lane);
+    }
+    let inverse = inverse_of(team_sum(four_squared(vec2<f32>(), value), t), f32(GROUP_COLUMNS), p.norm_eps);
+    if (has_values) {
+        value = gated(value * inverse * gains, gate);
+    }
+    finish(value, row, head * GROUP_COLUMNS + 4u * lane, has_values, t);
 }

@@ -123,8 +123,8 @@ fn delta_rows(@builtin(workgroup_id) wg: vec3<u32>, @builtin(local_invocation_in
             let key = 2u * i * VECTOR + part;
             let query = key + VECTOR;
             let decay = decays[i];
-            var a = vec4<f32>();
-            var b = vec4<f32>();
+            var a = vec4<f32>(p.zero);
+            var b = vec4<f32>(p.zero);
             for (var j = 0u; j < QUADS; j++) {
                 low[j] *= decay;
                 high[j] *= decay;
@@ -136,8 +136,8 @@ fn delta_rows(@builtin(workgroup_id) wg: vec3<u32>, @builtin(local_invocation_in
             workgroupBarrier();
             let read = column_read(turn + own * SHARES);
             let learned = vec4<f32>(betas[i] * (values[i * COLUMNS + own] - read));
-            a = vec4<f32>();
-            b = vec4<f32>();
+            a = vec4<f32>(p.zero);
+            b = vec4<f32>(p.zero);
             for (var j = 0u; j < QUADS; j++) {
                 low[j] = fma(vectors[key + j * PARTS], learned, low[j]);
                 high[j] = fma(vectors[key + j * PARTS + SHARES], learned, high[j]);

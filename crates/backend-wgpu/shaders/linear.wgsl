@@ -145,9 +145,8 @@ fn linear(@builtin(workgroup_id) wg: vec3<u32>, @builtin(local_invocation_index)
     let slice = t / LANES;
     let block = wg.x;
     let first = wg.y * ROWS;
-    let share = (p.records + SLICES - 1u) / SLICES;
-    let from_record = min(slice * share, p.records);
-    let to_record = min(from_record + share, p.records);
+    let from_record = record_of(slice);
+    let to_record = record_of(slice + 1u);
     var result = array<f32, ROWS>();
     if (BITS <= 2u && GROUP == 128u && ROWS > 1u) {
         const SECOND: u32 = select(LANES, 0u, BITS == 1u);

@@ -1,8 +1,9 @@
-// What every product has: bindings, and the end of a row.
+// What every product has: its constants, and how its columns are cut.
 //
 // A workgroup has a block of 32 rows of the weight, a row a lane, and up to ROWS rows of activations. Its SLICES have an equal
-// share of the columns each; their sums are added in ascending order. So a result depends on the width of the
-// weight alone, not on ROWS nor on what a device thinks of subgroups, of which none are used.
+// share of the columns each, of which the first ones have a record more where it is not a whole number (of dense weights the last
+// ones have less); their sums are added in ascending order. So a result depends on the width of the weight alone, not on ROWS nor
+// on what a device thinks of subgroups, of which none are used.
 
 struct Params {
     residual: View,
@@ -36,22 +37,20 @@ struct Params {
     conv_out: u32,
     conv_stride: u32,
     slot_stride: u32,
-    reserved_a: u32,
-    reserved_b: u32,
-    reserved_c: u32,
+    // Of products of one row: blocks of a workgroup; and where they make their input themselves, the norm's constant, the limit of
+    // rounded values, and what they make it of.
+    each: u32,
+    eps: f32,
+    limit: f32,
+    x: View,
 }
 
 @group(0) @binding(0) var<uniform> p: Params;
-@group(0) @binding(1) var<storage, read> codes: array<vec4<u32>>;
-@group(0) @binding(2) var<storage, read> side: array<u32>;
-@group(0) @binding(3) var<storage, read> prepared: array<vec4<u32>>;
-@group(0) @binding(4) var<storage, read> prepared_words: array<u32>;
-@group(0) @binding(5) var<storage, read> step: array<u32>;
-@group(0) @binding(6) var<storage, read_write> arena: array<f32>;
 
 const LANES: u32 = 32u;
 const THREADS: u32 = LANES * SLICES;
 
-fn input_scale(m: u32, record: u32) -> f32 {
-    return bitcast<f32>(prepared_words[p.scales + m * (p.padded / GROUP_COLUMNS) + record]);
+// The first record of a slice; of the one behind the last, the end.
+fn record_of(slice: u32) -> u32 {
+    return slice * (p.records / SLICES) + min(slice, p.records % SLICES);
 }

@@ -5,6 +5,10 @@ fn input_at(m: u32, record: u32) -> u32 {
     return (p.values + (m * p.padded + record * GROUP_COLUMNS) / select(1u, 4u, INTEGERS)) / 4u;
 }
 
+fn input_scale(m: u32, record: u32) -> f32 {
+    return bitcast<f32>(prepared_words[p.scales + m * (p.padded / GROUP_COLUMNS) + record]);
+}
+
 // The sum of the inputs of a group: of four, two or one of a record's four pieces.
 fn total_of(m: u32, group: u32) -> f32 {
     let at = p.sums + m * (p.padded / 32u) + group * (GROUP / 32u);

@@ -72,8 +72,8 @@ fn linear(@builtin(workgroup_id) wg: vec3<u32>, @builtin(local_invocation_index)
     // Of an odd number the last one is multiplied twice, and stored once.
     let block_b = min(block_a + 1u, blocks - 1u);
     let first = wg.y * TILE;
-    let share = (p.records + SLICES - 1u) / SLICES;
-    var left = share;
+    var slice = 0u;
+    var end = record_of(1u);
     var whole_a = array<f32, EACH>();
     var whole_b = array<f32, EACH>();
     var result_a = array<f32, EACH>();
@@ -123,9 +123,9 @@ fn linear(@builtin(workgroup_id) wg: vec3<u32>, @builtin(local_invocation_index)
                 }
             }
         }
-        left--;
-        if (left == 0u) {
-            left = share;
+        if (record + 1u == end) {
+            slice++;
+            end = record_of(slice + 1u);
             for (var m = 0u; m < EACH; m++) {
                 whole_a[m] += result_a[m];
                 whole_b[m] += result_b[m];
@@ -133,10 +133,6 @@ fn linear(@builtin(workgroup_id) wg: vec3<u32>, @builtin(local_invocation_index)
                 result_b[m] = 0.0;
             }
         }
-    }
-    for (var m = 0u; m < EACH; m++) {
-        whole_a[m] += result_a[m];
-        whole_b[m] += result_b[m];
     }
     finish_rows(&whole_a, block_a, lane, first + team * EACH);
     if (block_a + 1u < blocks) {

@@ -28,6 +28,18 @@ fn norm(@builtin(workgroup_id) wg: vec3<u32>, @builtin(local_invocation_index) t
         for (var j = 0u; j < 4u; j++) {
             sums = squared(sums, arena[from_ + 4u * t + j]);
         }
+    } else if (THREADS == 256u) {
+        // 512 chains of quads, a thread two: as `prepare` does it for a row.
+        var odd = vec2<f32>();
+        for (var i = 4u * t; i < p.x.dim; i += 2048u) {
+            for (var j = i; j < min(i + 4u, p.x.dim); j++) {
+                sums = squared(sums, arena[from_ + j]);
+            }
+            for (var j = i + 1024u; j < min(i + 1028u, p.x.dim); j++) {
+                odd = squared(odd, arena[from_ + j]);
+            }
+        }
+        sums += odd;
     } else {
         for (var i = t; i < p.x.dim; i += THREADS) {
             sums = squared(sums, arena[from_ + i]);

@@ -28,7 +28,12 @@ struct Params {
 @group(0) @binding(4) var<storage, read_write> scratch: array<u32>;
 
 var<workgroup> pairs: array<vec2<f32>, 256>;
+
 fn values_of(v: View, r: u32, first: u32) -> vec4<f32> {
+    if (v.heads == 1u && first + 4u <= p.cols) {
+        let at = v.offset + r * v.row_stride + first;
+        return vec4<f32>(arena[at], arena[at + 1u], arena[at + 2u], arena[at + 3u]);
+    }
     var x = vec4<f32>();
     for (var j = 0u; j < 4u; j++) {
         if (first + j < p.cols) {
@@ -97,20 +102,13 @@ fn prepare(@builtin(workgroup_id) wg: vec3<u32>, @builtin(local_invocation_index
     if (INPUT == INPUT_NORM || INPUT == INPUT_GATED_NORM) {
         var sums = vec2<f32>();
         if (INPUT == INPUT_NORM) {
-            // Four reads are on their way together.
-            var c = t;
-            while (c + 768u < p.cols) {
-                let first_x = arena[place(p.x, source, c)];
-                let second = arena[place(p.x, source, c + 256u)];
-                let third = arena[place(p.x, source, c + 512u)];
-                let fourth = arena[place(p.x, source, c + 768u)];
-                sums = squared(squared(squared(squared(sums, first_x), second), third), fourth);
-                c += 1024u;
+            // 512 chains, a thread two; four reads are on their way together.
+            var odd = vec2<f32>();
+            for (var c = 4u * t; c < p.cols; c += 2048u) {
+                sums = four_squared(sums, values_of(p.x, source, c));
+                odd = four_squared(odd, values_of(p.x, source, c + 1024u));
             }
-            while (c < p.cols) {
-                sums = squared(sums, arena[place(p.x, source, c)]);
-                c += 256u;
-            }
+            sums += odd;
         } else {
             sums = four_squared(sums, x);
         }

@@ -160,6 +160,8 @@ pub(crate) struct Abilities {
     pub align: u64,
     /// Threads of the largest workgroup that is used.
     pub threads: u32,
+    /// Bytes of workgroup memory.
+    pub workgroup_bytes: usize,
     /// Slices of the columns in a workgroup of a product. Compilers of Metal give large workgroups few registers.
     pub slices: u32,
     /// Products of four bytes are an instruction.
@@ -199,13 +201,15 @@ impl Device {
         })?;
         let found = Found::of(&adapter);
         let has = adapter.limits();
-        // What is needed at most is the default; only the sizes of buffers and workgroups are as large as they can be.
+        // What is needed at most is the default; only the sizes of buffers, and of workgroups and their memory, are as large as
+        // they can be.
         let threads = has.max_compute_invocations_per_workgroup.min(has.max_compute_workgroup_size_x).min(512);
         let limits = Limits {
             max_buffer_size: has.max_buffer_size,
             max_storage_buffer_binding_size: has.max_storage_buffer_binding_size,
             max_compute_invocations_per_workgroup: threads,
             max_compute_workgroup_size_x: threads,
+            max_compute_workgroup_storage_size: has.max_compute_workgroup_storage_size,
             min_storage_buffer_offset_alignment: has.min_storage_buffer_offset_alignment,
             min_uniform_buffer_offset_alignment: has.min_uniform_buffer_offset_alignment,
             ..Limits::downlevel_defaults()
@@ -240,6 +244,7 @@ impl Device {
             align: u64::from(has.min_storage_buffer_offset_alignment.max(has.min_uniform_buffer_offset_alignment))
                 .max(256),
             threads,
+            workgroup_bytes: has.max_compute_workgroup_storage_size as usize,
             // Never more than there are threads for.
             slices: tuning.slices.unwrap_or(SLICES[usize::from(found.api != "Metal")]).min(threads / 32),
             dot_products: found.api != "Metal",

@@ -41,12 +41,18 @@ const KV: &str = include_str!("../shaders/kv.wgsl");
 const HALF: &str = include_str!("../shaders/half.wgsl");
 const KV_STORE: &str = include_str!("../shaders/kv_store.wgsl");
 const LINEAR_HEAD: &str = include_str!("../shaders/linear_head.wgsl");
+const LINEAR_BOUND: &str = include_str!("../shaders/linear_bound.wgsl");
+const LINEAR_ONE: &str = include_str!("../shaders/linear_one.wgsl");
+const ONE_BOUND: &str = include_str!("../shaders/one_bound.wgsl");
+const ONE_STORE: &str = include_str!("../shaders/one_store.wgsl");
+const ONE_NORM: &str = include_str!("../shaders/one_norm.wgsl");
 const LINEAR_FEW: &str = include_str!("../shaders/linear.wgsl");
 const LINEAR_STORE: &str = include_str!("../shaders/linear_store.wgsl");
 const CONV_ONE: &str = include_str!("../shaders/conv_one.wgsl");
 const LINEAR_PACKED: &str = include_str!("../shaders/linear_packed.wgsl");
 const LINEAR_PREPARED: &str = include_str!("../shaders/linear_prepared.wgsl");
 const ROUNDING: &str = include_str!("../shaders/rounding.wgsl");
+const ROUNDING_FINISH: &str = include_str!("../shaders/rounding_finish.wgsl");
 const ATTENTION_CORE: &str = include_str!("../shaders/attention_core.wgsl");
 const DELTA_RULE: &str = include_str!("../shaders/delta_rule.wgsl");
 const DELTA_INPUTS: &str = include_str!("../shaders/delta_inputs.wgsl");
@@ -64,15 +70,21 @@ macro_rules! sources {
 }
 
 sources! {
-    PREPARE "prepare" [ROUNDING, JOIN, include_str!("../shaders/prepare.wgsl")] Read Read Read Write;
-    LINEAR "linear" [ROWS, LINEAR_HEAD, LINEAR_STORE, LINEAR_PREPARED, LINEAR_PACKED, LINEAR_FEW]
+    PREPARE "prepare" [ROUNDING, ROUNDING_FINISH, JOIN, include_str!("../shaders/prepare.wgsl")] Read Read Read Write;
+    LINEAR "linear" [ROWS, LINEAR_HEAD, LINEAR_BOUND, LINEAR_STORE, LINEAR_PREPARED, LINEAR_PACKED, LINEAR_FEW]
         Read Read Read Read Read Write;
-    LINEAR_CONV "linear" [ROWS, LINEAR_HEAD, include_str!("../shaders/linear_conv.wgsl"), CONV_ONE, LINEAR_PREPARED,
-        LINEAR_PACKED, LINEAR_FEW] Read Read Read Read Read Write Read Write;
-    WIDE "linear" [ROWS, LINEAR_HEAD, LINEAR_STORE, LINEAR_PREPARED, LINEAR_PACKED,
+    LINEAR_CONV "linear" [ROWS, LINEAR_HEAD, LINEAR_BOUND, include_str!("../shaders/linear_conv.wgsl"), CONV_ONE,
+        LINEAR_PREPARED, LINEAR_PACKED, LINEAR_FEW] Read Read Read Read Read Write Read Write;
+    WIDE "linear" [ROWS, LINEAR_HEAD, LINEAR_BOUND, LINEAR_STORE, LINEAR_PREPARED, LINEAR_PACKED,
         include_str!("../shaders/linear_wide.wgsl")] Read Read Read Read Read Write;
-    DENSE "linear" [ROWS, LINEAR_HEAD, LINEAR_STORE, include_str!("../shaders/linear_dense.wgsl")]
+    DENSE "linear" [ROWS, LINEAR_HEAD, LINEAR_BOUND, LINEAR_STORE, include_str!("../shaders/linear_dense.wgsl")]
         Read Read Read Read Read Write;
+    ONE "linear" [LINEAR_HEAD, LINEAR_BOUND, LINEAR_PACKED, include_str!("../shaders/one_prepared.wgsl"), ONE_STORE,
+        LINEAR_ONE] Read Read Read Read Read Write;
+    ONE_NORM_STORE "linear" [LINEAR_HEAD, ONE_BOUND, LINEAR_PACKED, ROUNDING, ONE_NORM, ONE_STORE, LINEAR_ONE]
+        Read Read Read Read Write;
+    ONE_NORM_CONV "linear" [LINEAR_HEAD, ONE_BOUND, LINEAR_PACKED, ROUNDING, ONE_NORM, CONV_ONE,
+        include_str!("../shaders/one_conv.wgsl"), LINEAR_ONE] Read Read Read Read Write Read Write;
     EMBED "embed" [include_str!("../shaders/embed.wgsl")] Read Read Read Read Write;
     POINTWISE "pointwise" [ROWS, include_str!("../shaders/pointwise.wgsl")] Read Write;
     OUTPUT "output" [ROWS, include_str!("../shaders/output.wgsl")] Read Read Write;
@@ -81,7 +93,8 @@ sources! {
     GATES "gates" [include_str!("../shaders/gates.wgsl")] Read Read Write;
     CONV "conv" [CONV_ONE, include_str!("../shaders/conv.wgsl")] Read Read Write Write Write;
     DELTA "delta" [DELTA_RULE, DELTA_INPUTS, include_str!("../shaders/delta.wgsl")] Read Read Read Write Write Write;
-    DELTA_ONE "delta_one" [ROUNDING, DELTA_RULE, DELTA_INPUTS, include_str!("../shaders/delta_one.wgsl")]
+    DELTA_ONE "delta_one"
+        [ROUNDING, ROUNDING_FINISH, DELTA_RULE, DELTA_INPUTS, include_str!("../shaders/delta_one.wgsl")]
         Read Read Read Read Read Write Write;
     DELTA_MAKE "delta_make" [DELTA_RULE, DELTA_INPUTS, include_str!("../shaders/delta_make.wgsl")] Read Read Read Write;
     DELTA_ROWS "delta_rows" [DELTA_RULE, include_str!("../shaders/delta_rows.wgsl")] Read Read Read Write Write;
@@ -89,7 +102,7 @@ sources! {
     HEADS "heads" [KV, HALF, KV_STORE, include_str!("../shaders/heads.wgsl")] Read Read Read Write Write;
     ATTENTION "attention" [KV, JOIN, ATTENTION_CORE, include_str!("../shaders/attention.wgsl")] Read Read Read Write Write;
     ATTENTION_ONE "attention_one"
-        [KV, HALF, ROUNDING, JOIN, ATTENTION_CORE, include_str!("../shaders/attention_one.wgsl")]
+        [KV, HALF, ROUNDING, ROUNDING_FINISH, JOIN, ATTENTION_CORE, include_str!("../shaders/attention_one.wgsl")]
         Read Read Read Write Write Write;
     COMBINE "attention_combine" [JOIN, include_str!("../shaders/attention_combine.wgsl")] Read Read Write;
     SAMPLE_SCAN "sample_scan" [KEYS, include_str!("../shaders/sample_scan.wgsl")] Read Read Write;
@@ -273,6 +286,42 @@ impl Packed {
     }
 }
 
+/// What a product of one row does of its neighbours' work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Around {
+    /// Nothing: its input lies prepared.
+    Prepared,
+    /// The norm and the rounding of its input.
+    Norm,
+    /// And the convolution behind it.
+    NormConv,
+}
+
+/// A product of one row of so many columns, whole records of them, with codes that [`has_one`] knows.
+pub(crate) fn one(packed: &Packed, around: Around, cols: usize) -> Kernel {
+    let source = match around {
+        Around::Prepared => &ONE,
+        Around::Norm => &ONE_NORM_STORE,
+        Around::NormConv => &ONE_NORM_CONV,
+    };
+    let mut kernel = packed.kernel();
+    kernel.source = source;
+    // Behind no gate INPUT is not looked at.
+    kernel.constants.extend([("COLS", Value::Number(cols as u32)), ("INPUT", Value::Number(inputs::NORM))]);
+    kernel
+}
+
+/// Whether there are kernels for one row of these codes: of integers, in slices of a number that the norm's sums are cut for.
+pub(crate) fn has_one(bits: u32, group: u32, integers: bool, slices: u32) -> bool {
+    bits <= 2 && group == 128 && integers && SLICES.contains(&slices)
+}
+
+/// Bytes of workgroup memory of a kernel for one row of so many columns.
+pub(crate) fn one_bytes(cols: usize, slices: u32) -> usize {
+    // The row, scale and sum of each group, two sets of sums, and what is made in front and behind.
+    cols + cols / 16 + 256 * slices as usize + 2048
+}
+
 pub(crate) fn dense(kind: ParamType, adds: bool, rows: u32, slices: u32) -> Kernel {
     DENSE.with(&[
         ("TYPE", Value::Number(type_number(kind))),
@@ -373,10 +422,11 @@ pub(crate) fn delta(kept: u32, made: bool) -> Kernel {
     DELTA.with(&[("KEPT", Value::Number(kept)), ("MADE", Value::Flag(made))])
 }
 
-/// For sequences with a row each, up to the input of a kind of the product behind it.
-pub(crate) fn delta_one(kept: u32, made: bool, kind: u32) -> Kernel {
+/// For sequences with a row each, up to the input of a kind of the product behind it; WHOLE where keys fill what is kept.
+pub(crate) fn delta_one(kept: u32, whole: bool, made: bool, kind: u32) -> Kernel {
     DELTA_ONE.with(&[
         ("KEPT", Value::Number(kept)),
+        ("WHOLE", Value::Flag(whole)),
         ("MADE", Value::Flag(made)),
         ("KIND", Value::Number(kind)),
         ("INPUT", Value::Number(inputs::GATED_NORM)),
@@ -435,6 +485,25 @@ pub fn every() -> Vec<(String, String)> {
             }
         }
     }
+    for (bits, slices) in [1, 2].into_iter().flat_map(|bits| SLICES.map(|slices| (bits, slices))) {
+        for (scale, bias, residuals) in [
+            (ParamType::F16, None, false),
+            (ParamType::F16, None, true),
+            (ParamType::BF16, Some(ParamType::F32), false),
+        ] {
+            let of = |adds: bool, around: Around, cols: usize| {
+                let (group, rows) = (128, 1);
+                let (integers, convolves) = (true, false);
+                one(
+                    &Packed { bits, group, scale, bias, residuals, integers, adds, convolves, rows, slices },
+                    around,
+                    cols,
+                )
+            };
+            all.extend([256, 1536, 8704].map(|cols| of(true, Around::Prepared, cols)));
+            all.extend([Around::Norm, Around::NormConv].map(|around| of(false, around, 2560)));
+        }
+    }
     all.extend(TYPES.map(embed_dense));
     for (bits, group) in [1, 2, 4, 8].into_iter().flat_map(|bits| [32, 64, 128].map(|group| (bits, group))) {
         all.push(embed_packed(bits, group, ParamType::F16, None, true));
@@ -453,7 +522,7 @@ pub fn every() -> Vec<(String, String)> {
     for kept in KEPT {
         all.push(delta_rows(kept));
         all.extend([false, true].into_iter().flat_map(|made| [delta(kept, made), delta_make(kept, made)]));
-        all.extend(KINDS.into_iter().flat_map(|kind| [false, true].map(|made| delta_one(kept, made, kind))));
+        all.extend(KINDS.into_iter().flat_map(|kind| [false, true].map(|made| delta_one(kept, made, made, kind))));
     }
     for format in [KvFormat::F32, KvFormat::F16, KvFormat::Q8, KvFormat::Q4].map(kv_number) {
         all.extend(HEAD_DIMS.map(|dim| append(format, dim)));

@@ -3,7 +3,7 @@
 
 mod common;
 
-use onebit_backend_wgpu::WgpuOptions;
+use onebit_backend_wgpu::{Tuning, WgpuOptions};
 use onebit_ops::{
     Activations, Backend, Bucket, CacheSpec, HeadMap, KvFormat, KvSpec, Norm, PlanOptions, Recorder, RopeTable,
     Segment, StateSpec, StepInputs, View, Weight, wait,
@@ -21,8 +21,8 @@ fn numbers(n: usize, seed: usize) -> Vec<f32> {
     (0..n).map(|i| ((i * 7919 + seed * 104_729 + i / 91) % 2003) as f32 / 1001.5 - 1.0).collect()
 }
 
-/// Attention behind norms and rotations and a gate, then a delta rule with gates and a gated norm, then a product of normed rows
-/// that are selected; in a step of several rows and two of one.
+/// Attention behind norms and rotations and a gate, then a delta rule with gates and a gated norm, then an
+/// MLP and a product of normed rows that are selected; in a step of several rows and two of one.
 fn run(backend: &dyn Backend, (format, kind): (Format, Activations), apart: bool) -> Vec<u32> {
     let upload = |rows: usize, seed: usize| -> Weight {
         let packed = quantize(format, rows, HIDDEN, &numbers(rows * HIDDEN, seed)).unwrap();
@@ -32,6 +32,7 @@ fn run(backend: &dyn Backend, (format, kind): (Format, Activations), apart: bool
     let table = upload(VOCAB, 1);
     let (qkv, o, mixed, out) =
         (upload(4 * HIDDEN, 2), upload(HIDDEN, 3), upload(4 * HIDDEN + 2 * HEADS, 4), upload(HIDDEN, 5));
+    let (gate_up, down) = (upload(2 * HIDDEN, 10), upload(HIDDEN, 11));
     let (gain, bias) = (vector(DIM, 6), vector(HEADS, 8));
     // A matrix only ever decays.
     let rate = backend.upload_vector(&[-0.25, -0.5]).unwrap();
@@ -66,11 +67,14 @@ fn run(backend: &dyn Backend, (format, kind): (Format, Activations), apart: bool
     let normed = rec.gated_norm(read, heads(y, 3), &gain, 1e-6);
     let normed = tap(&mut rec, normed);
     let normed = View { heads: 1, dim: HIDDEN, stride: HIDDEN, ..normed };
-    let y = rec.linear_add(normed, &out, kind, x);
+    let x = rec.linear_add(normed, &out, kind, x);
+    let norm = Norm { gain: vector(HIDDEN, 9), eps: 1e-6 };
+    let input = rec.norm_linear_swiglu(x, &norm, &gate_up, kind);
+    let input = tap(&mut rec, input);
+    let y = rec.linear_add(input, &down, kind, x);
     rec.output(y, "y");
     let last = rec.select_rows(y);
     let last = tap(&mut rec, last);
-    let norm = Norm { gain: vector(HIDDEN, 9), eps: 1e-6 };
     let logits = rec.norm_linear(last, &norm, &table, kind);
     rec.output(logits, "logits");
     let kv = KvSpec { layers: 1, heads: HEADS, dim: DIM, pages: 1, format: KvFormat::F16 };
@@ -106,12 +110,16 @@ fn run(backend: &dyn Backend, (format, kind): (Format, Activations), apart: bool
 
 #[test]
 fn fused_ops_have_the_bits_of_single_ones() {
-    let Some(backend) = common::adapter_with(WgpuOptions::default()) else {
-        return eprintln!("not run: no adapter");
-    };
-    for of in
-        [(Format::F32, Activations::F32), (Format::Q1_0, Activations::I8G128), (Format::Q1_0, Activations::I9G128)]
-    {
+    let eight = Tuning { slices: Some(8) };
+    for (of, tuning) in [
+        ((Format::F32, Activations::F32), None),
+        ((Format::Q1_0, Activations::I8G128), None),
+        ((Format::Q1_0, Activations::I8G128), Some(eight)),
+        ((Format::Q1_0, Activations::I9G128), None),
+    ] {
+        let Some(backend) = common::adapter_with(WgpuOptions { tuning, ..WgpuOptions::default() }) else {
+            return eprintln!("not run: no adapter");
+        };
         let together = run(&backend, of, false);
         assert!(together.iter().all(|bits| f32::from_bits(*bits).is_finite()), "{of:?}: numbers break down");
         assert!(together == run(&backend, of, true), "{of:?}");

@@ -5,7 +5,7 @@
 use super::attention::{self, Heads};
 use super::linear::{self, Behind, Fused, Input, Joined};
 use super::recurrent::{self, Delta, Gates};
-use super::{Call, Frame, Steps, calls};
+use super::{Call, Frame, Steps, are_apart, calls};
 use crate::layout::GROUP;
 use onebit_ops::{Epilogue, Op, OpError, Program, Tensor, View};
 
@@ -76,12 +76,6 @@ fn is_all_of(frame: &Frame<'_>, readers: &[usize], view: View, result: Tensor) -
     whole && view.cols() == frame.info(result).cols && readers[result.0 as usize] == 1
 }
 
-/// Whether a kernel may read the one while it writes the other.
-fn are_apart(frame: &Frame<'_>, read: View, written: Tensor) -> bool {
-    let [a, b] = [read.tensor, written].map(|t| frame.placements[t.0 as usize]);
-    a.offset >= b.offset + b.len || b.offset >= a.offset + a.len
-}
-
 /// A delta rule that can make its gates itself.
 fn delta<'a>(frame: &Frame<'_>, readers: &[usize], before: &'a [Op], op: &Op) -> Option<Delta<'a>> {
     let (
@@ -107,7 +101,7 @@ fn norm_behind<'a>(
     at: usize,
 ) -> Option<recurrent::Behind<'a>> {
     let [
-        Op::GatedDelta { v, out: read, .. },
+        Op::GatedDelta { k, v, out: read, .. },
         Op::GatedNorm { x, z, norm, out: normed },
         Op::Linear { x: input, norm: None, weight, activations, out, .. },
         ..,
@@ -116,7 +110,7 @@ fn norm_behind<'a>(
         return None;
     };
     let right = is_all_of(frame, readers, *x, *read) && is_all_of(frame, readers, *input, *normed);
-    let right = right && v.dim == GROUP && x.dim == GROUP;
+    let right = right && v.dim == GROUP && x.dim == GROUP && k.dim.is_multiple_of(4);
     let target = linear::target(frame, weight, *activations, 0, *out)?;
     right.then_some(recurrent::Behind { gate: *z, norm, target })
 }

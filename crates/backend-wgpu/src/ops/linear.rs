@@ -4,9 +4,9 @@ use super::{Bound, Call, Extent, Frame, Launch, Steps};
 use crate::adapter::Device;
 use crate::inputs::Counts;
 use crate::layout::{Codes, GROUP};
-use crate::shaders::{self, Packed, ROW_COUNTS, WIDE_FROM, WIDE_ROWS, inputs, kinds};
+use crate::shaders::{self, Around, Kernel, Packed, ROW_COUNTS, WIDE_FROM, WIDE_ROWS, inputs, kinds};
 use crate::weight::{Chunk, Resident, resident};
-use onebit_ops::{Activations, Epilogue, Norm, OpError, Tensor, Vector, View, Weight};
+use onebit_ops::{Activations, Epilogue, Norm, OpError, Rows, Tensor, Vector, View, Weight};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
@@ -70,6 +70,17 @@ pub(super) struct Fused<'a> {
     /// The steps whose input nobody else has prepared, where that is not all of them.
     pub unprepared: Option<Steps>,
 }
+
+/// Steps of one row: whether its product makes its input itself.
+fn is_one(counts: &Counts) -> bool {
+    counts.rows == 1
+}
+
+/// Workgroups of a product of one row, about: enough to fill a large GPU twice.
+const ONE_WORKGROUPS: usize = 264;
+
+/// Most blocks of one of them.
+const ONE_BLOCKS: usize = 8;
 
 /// Where whoever makes the values of a product's input prepares it.
 pub(super) struct Target {
@@ -197,7 +208,9 @@ pub(super) fn calls(
     let front = fused.joined.map_or(0, |j| j.words);
     let (places, _) = prepared(front, most, weight.cols(), resident, activations, frame.device);
     let mut calls = Vec::new();
+    let own = makes_input(frame, input, weight, activations, out);
     for place in &places {
+        let fused = if own { Fused { unprepared: Some(|counts| !is_one(counts)), ..fused } } else { fused };
         calls.push(prepare(frame, input, fused, place, weight.cols(), activations, out)?);
     }
     let residual = if let Epilogue::Residual(residual) = epilogue { Some(residual) } else { None };
@@ -207,7 +220,11 @@ pub(super) fn calls(
             Codes::Packed { .. } => shaders::kind_of(activations, frame.device.abilities.dot_products),
         };
         let place = places.iter().find(|p| p.kind == wanted).ok_or(OpError::ForeignHandle("a weight"))?;
-        let call = Product { frame, chunk, place: *place, cols: weight.cols(), residual, out };
+        let made = own.then_some(Made { input, limit: limit(activations) });
+        let call = Product { frame, chunk, place: *place, cols: weight.cols(), residual, made, out };
+        if own {
+            calls.extend(call.own(fused.conv.filter(|conv| conv.channels_of(chunk)))?);
+        }
         match fused.conv.filter(|conv| conv.channels_of(chunk)) {
             Some(conv) => {
                 calls.push(call.with_conv(conv)?);
@@ -216,7 +233,26 @@ pub(super) fn calls(
             None => calls.push(call.alone(|_| true)),
         }
     }
+    // In a plan for one row there may be none for more.
+    calls.retain(|call| !call.launches.is_empty());
     Ok(calls)
+}
+
+/// Whether the kernels for one row make the input of a product: of a norm over the whole row, for parts that all have such kernels.
+fn makes_input(frame: &Frame<'_>, input: &Input<'_>, weight: &Weight, activations: Activations, out: Tensor) -> bool {
+    let Input::Norm { x, selected: false, .. } = input else { return false };
+    let integers = shaders::kind_of(activations, frame.device.abilities.dot_products) == kinds::PACKED;
+    let apart = super::are_apart(frame, *x, out) && x.is_contiguous() && frame.rows(out) == Rows::Step;
+    let all = |resident: &Resident| resident.chunks.iter().all(|c| has_one(frame, c, weight.cols(), integers));
+    apart && resident(weight, frame.device).is_ok_and(all)
+}
+
+/// Whether there is a kernel of one row for a chunk.
+fn has_one(frame: &Frame<'_>, chunk: &Chunk, cols: usize, integers: bool) -> bool {
+    let abilities = frame.device.abilities;
+    let Codes::Packed { bits, group } = chunk.shape.codes else { return false };
+    let fits = shaders::one_bytes(cols, abilities.slices) <= abilities.workgroup_bytes;
+    fits && cols.is_multiple_of(GROUP) && shaders::has_one(bits, group, integers, abilities.slices)
 }
 
 /// Kernel, views and norm of an input.
@@ -266,6 +302,13 @@ fn prepare(
     Ok(Call::new(Launch::when(fused.unprepared.unwrap_or(|_| true), kernel, grid), params, bound))
 }
 
+/// What a product of one row makes itself.
+#[derive(Clone, Copy)]
+struct Made<'a> {
+    input: &'a Input<'a>,
+    limit: u32,
+}
+
 /// The product with one chunk of a weight.
 struct Product<'a> {
     frame: &'a Frame<'a>,
@@ -273,6 +316,8 @@ struct Product<'a> {
     place: Prepared,
     cols: usize,
     residual: Option<View>,
+    /// Where the kernels for one row make their input.
+    made: Option<Made<'a>>,
     out: Tensor,
 }
 
@@ -280,23 +325,59 @@ impl Product<'_> {
     /// For these steps.
     fn alone(&self, steps: Steps) -> Call {
         let params = self.params([0; 5]);
-        Call { params, bound: self.bound(), launches: self.launches(steps, false) }
+        Call { params, bound: self.bound().to_vec(), launches: self.launches(steps, false) }
     }
 
     /// With the convolution behind it, for the steps that allow it.
     fn with_conv(&self, conv: Behind<'_>) -> Result<Call, OpError> {
+        let bound = [&self.bound()[..], &self.conv_bound(conv)?].concat();
+        Ok(Call { params: self.params(self.conv_params(conv)?), bound, launches: self.launches(convolves, true) })
+    }
+
+    fn conv_params(&self, conv: Behind<'_>) -> Result<[u32; 5], OpError> {
         let state = self.frame.memory.state()?;
         let [first_row, channels, slot] = [conv.first_row, conv.channels, state.window_len()].map(|n| n as u32);
-        let out = [self.frame.place(conv.out), self.frame.cols(conv.out)];
-        let mut bound = self.bound();
-        bound.push(self.frame.vector(conv.taps)?);
-        bound.push(Bound::whole(self.frame.memory.windows(conv.layer)));
-        let params = self.params([first_row, channels, out[0], out[1], slot]);
-        Ok(Call { params, bound, launches: self.launches(convolves, true) })
+        Ok([first_row, channels, self.frame.place(conv.out), self.frame.cols(conv.out), slot])
+    }
+
+    fn conv_bound(&self, conv: Behind<'_>) -> Result<[Bound; 2], OpError> {
+        Ok([self.frame.vector(conv.taps)?, Bound::whole(self.frame.memory.windows(conv.layer))])
+    }
+
+    /// For steps of one row, from its input on; with the convolution behind it, where the step allows that.
+    fn own(&self, conv: Option<Behind<'_>>) -> Result<Vec<Call>, OpError> {
+        let (Some(Made { input: Input::Norm { norm, .. }, .. }), Codes::Packed { bits, group }) =
+            (self.made, self.chunk.shape.codes)
+        else {
+            return Ok(Vec::new());
+        };
+        let [codes, side, .., step, arena] = self.bound();
+        let bound = [codes, side, self.frame.vector(&norm.gain)?, step, arena];
+        let call = |around: Around, steps: Steps, more: &[Bound], params: Vec<u32>| {
+            let launch = Launch::when(steps, self.one(bits, group, around), self.one_grid());
+            Call::new(launch, params, [&bound[..], more].concat())
+        };
+        let plain = self.params([0; 5]);
+        let Some(conv) = conv else { return Ok(vec![call(Around::Norm, is_one, &[], plain)]) };
+        let convolved = self.params(self.conv_params(conv)?);
+        let both: Steps = |counts| is_one(counts) && convolves(counts);
+        Ok(vec![
+            call(Around::NormConv, both, &self.conv_bound(conv)?, convolved),
+            call(Around::Norm, |counts| is_one(counts) && !convolves(counts), &[], plain),
+        ])
+    }
+
+    /// Blocks of a workgroup of a kernel for one row.
+    fn each(&self) -> usize {
+        self.chunk.blocks().div_ceil(ONE_WORKGROUPS).min(ONE_BLOCKS)
+    }
+
+    fn one_grid(&self) -> [Extent; 3] {
+        [Extent::Fixed(self.chunk.blocks().div_ceil(self.each())), Extent::Fixed(1), Extent::Fixed(1)]
     }
 
     fn params(&self, conv: [u32; 5]) -> Vec<u32> {
-        let Product { frame, chunk, place, cols, residual, out } = *self;
+        let Product { frame, chunk, place, cols, residual, made, out } = *self;
         let shape = chunk.shape;
         let mut params = residual.map_or([0; 8], |view| frame.view(view)).to_vec();
         params.extend([cols.div_ceil(GROUP), shape.units(cols), shape.groups(cols)].map(|n| n as u32));
@@ -305,14 +386,20 @@ impl Product<'_> {
         params.extend([chunk.first_row as u32, chunk.biases, chunk.residual_first, chunk.residuals]);
         params.extend([shape.factor().to_bits(), frame.count(out)]);
         params.extend(conv);
-        params.extend([0; 3]);
+        params.push(self.each() as u32);
+        let (eps, x) = match made.map(|made| made.input) {
+            Some(Input::Norm { x, norm, .. }) => (norm.eps, frame.view(*x)),
+            _ => (0.0, [0; 8]),
+        };
+        params.extend([eps.to_bits(), made.map_or(0, |made| made.limit)]);
+        params.extend(x);
         params
     }
 
-    fn bound(&self) -> Vec<Bound> {
+    fn bound(&self) -> [Bound; 6] {
         let Product { frame, chunk, .. } = self;
         let size = chunk.buffer.size();
-        vec![
+        [
             Bound { buffer: chunk.buffer.clone(), offset: 0, size: chunk.code_bytes },
             Bound { buffer: chunk.buffer.clone(), offset: chunk.side_at, size: size - chunk.side_at },
             frame.bound_scratch(),
@@ -322,6 +409,19 @@ impl Product<'_> {
         ]
     }
 
+    /// A kernel for one row.
+    fn one(&self, bits: u32, group: u32, around: Around) -> Kernel {
+        let adds = self.residual.is_some();
+        shaders::one(&self.packed(bits, group, true, adds, false, 1), around, self.cols)
+    }
+
+    fn packed(&self, bits: u32, group: u32, integers: bool, adds: bool, convolves: bool, rows: u32) -> Packed {
+        let shape = self.chunk.shape;
+        let slices = self.frame.device.abilities.slices;
+        let residuals = self.chunk.has_residuals;
+        Packed { bits, group, scale: shape.scale, bias: shape.bias, residuals, integers, adds, convolves, rows, slices }
+    }
+
     /// A kernel for each number of rows of a pass.
     fn launches(&self, steps: Steps, convolves: bool) -> Vec<Launch> {
         let Product { frame, chunk, place, residual, out, .. } = self;
@@ -329,24 +429,18 @@ impl Product<'_> {
         let adds = residual.is_some();
         let integers = place.kind == kinds::PACKED;
         let slices = frame.device.abilities.slices;
+        let has_one = !convolves && has_one(frame, chunk, self.cols, integers);
         let passes = passes(frame.most_rows(*out), integers).into_iter();
-        let passes = passes.filter(|(pass, _)| !convolves || *pass != WIDE_ROWS);
+        // One row is somebody else's where its input is made with it.
+        let passes = passes.filter(|(pass, _)| !(convolves && *pass == WIDE_ROWS || self.made.is_some() && *pass == 1));
         let launch = |(pass, range)| {
             let kernel = match shape.codes {
-                Codes::Dense(kind) => shaders::dense(kind, adds, pass, slices),
-                Codes::Packed { bits, group } => Packed {
-                    bits,
-                    group,
-                    scale: shape.scale,
-                    bias: shape.bias,
-                    residuals: chunk.has_residuals,
-                    integers,
-                    adds,
-                    convolves,
-                    rows: pass,
-                    slices,
+                Codes::Packed { bits, group } if pass == 1 && has_one => {
+                    let kernel = self.one(bits, group, Around::Prepared);
+                    return Launch { kernel, rows: (rows, range), steps, grid: self.one_grid() };
                 }
-                .kernel(),
+                Codes::Dense(kind) => shaders::dense(kind, adds, pass, slices),
+                Codes::Packed { bits, group } => self.packed(bits, group, integers, adds, convolves, pass).kernel(),
             };
             let blocks = if pass == WIDE_ROWS { chunk.blocks().div_ceil(2) } else { chunk.blocks() };
             let grid = [Extent::Fixed(blocks), Extent::Rows(rows, pass as usize), Extent::Fixed(1)];

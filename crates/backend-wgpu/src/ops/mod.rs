@@ -204,6 +204,12 @@ impl Frame<'_> {
     }
 }
 
+/// Whether a kernel may read the one while it writes the other.
+fn are_apart(frame: &Frame<'_>, read: View, written: Tensor) -> bool {
+    let [a, b] = [read.tensor, written].map(|t| frame.placements[t.0 as usize]);
+    a.offset >= b.offset + b.len || b.offset >= a.offset + a.len
+}
+
 /// A view whose values lie side by side, as one block: cheaper to find one's place in.
 fn stretch(view: View) -> View {
     if view.is_contiguous() { View { heads: 1, dim: view.cols(), stride: view.cols(), ..view } } else { view }

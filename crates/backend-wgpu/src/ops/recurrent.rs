@@ -139,7 +139,7 @@ pub(super) fn delta(frame: &Frame<'_>, op: &Delta<'_>) -> Result<Vec<Call>, OpEr
     let bound = vec![step.clone(), rate.clone(), bias.clone(), states.clone(), guesses, arena.clone()];
     let mut calls = vec![Call::new(few, params.clone(), bound)];
     if let Some(behind) = &op.behind {
-        let kernel = shaders::delta_one(kept, makes, behind.target.kind);
+        let kernel = shaders::delta_one(kept, k.dim == kept as usize * PARTS, makes, behind.target.kind);
         let launch = Launch::when(is_one_each, kernel, [heads, Extent::Rows(Rows::Step, 1), Extent::Fixed(1)]);
         let (rate, bias, gain) = (rate.clone(), bias.clone(), frame.vector(&behind.norm.gain)?);
         let bound = vec![step.clone(), rate, bias, gain, arena.clone(), states.clone(), scratch.clone()];

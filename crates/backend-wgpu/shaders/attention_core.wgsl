@@ -150,6 +150,8 @@ fn attend(wg: vec3<u32>, t: u32, tokens: u32, pages: u32) -> Partial {
         }
         // A score that is none goes past the comparison, and into every weight.
         tree[t] = score;
+        // So that it is a rounded number below, whatever else a compiler could make of its last product.
+        weights[t] = score;
         workgroupBarrier();
         for (var i = 128u; i > 0u; i /= 2u) {
             if (t < i) {
@@ -159,7 +161,7 @@ fn attend(wg: vec3<u32>, t: u32, tokens: u32, pages: u32) -> Partial {
         }
         let largest = tree[0];
         workgroupBarrier();
-        let weight = select(0.0, exponential(score - largest), t < count);
+        let weight = select(0.0, exponential(weights[t] - largest), t < count);
         weights[t] = weight;
         tree[t] = weight;
         workgroupBarrier();

@@ -1,6 +1,7 @@
 // Small pieces that the kernels share. Functions whose accuracy a device may choose (exp, log, division, square root) are
 // made here of additions and multiplications, so that every device gives the same accuracy, and where it fuses as it is
-// told to, the same bits. A multiply-add is fused where the text says `fma` and nowhere else.
+// told to, the same bits. A multiply-add is fused where the text says `fma` and nowhere else: compilers may fuse a product with
+// the sum that it goes into, and do so in one kernel and not in another, so no kernel adds products (`tests/contraction.rs`).
 
 // Columns of a temporary: `heads` blocks of `dim` values whose starts lie `head_stride` apart; `offset` counts floats.
 struct View {
@@ -93,7 +94,7 @@ fn nearest(q: f32, a: f32, b: f32) -> f32 {
     let shift = i32(exponents.x) - i32(exponents.y) - i32(exponents.z) + 150;
     let is_normal = all(exponents > vec3<u32>(0u)) && all(exponents < vec3<u32>(0xffu));
     if (!is_normal || shift < 0 || shift > 31) {
-        return q;
+        return bitcast<f32>(bits.y);
     }
     let twice = 2 * bitcast<i32>((digits.x << u32(shift)) - digits.y * digits.z);
     let halves = vec3<i32>(1, 3, 5) * i32(digits.z);
@@ -111,7 +112,7 @@ fn power_of_two(k: i32) -> f32 {
 // e^x: x = k ln 2 + r, and a polynomial of r. Above 88.7 the largest power, below -104 zero.
 fn exponential(x: f32) -> f32 {
     if (is_nan(x)) {
-        return x;
+        return not_a_number();
     }
     let bounded = clamp(x, -104.0, 88.7);
     let k = round(bounded * 1.44269504);
@@ -125,9 +126,9 @@ fn exponential(x: f32) -> f32 {
     y = fma(y, r, 0.5);
     y = fma(y, r, 1.0);
     y = fma(y, r, 1.0);
-    // In two steps, for results below the smallest normal number.
+    // In two steps, for results below the smallest normal number. None is larger than the bound, without which it were a product.
     let half = i32(k) >> 1u;
-    return y * power_of_two(half) * power_of_two(i32(k) - half);
+    return min(y * power_of_two(half) * power_of_two(i32(k) - half), LARGEST);
 }
 
 // ln x for finite x of 2^-126 or more: x = 2^k m with m around 1, and the series of artanh.
@@ -181,10 +182,11 @@ const DOWN: f32 = 8.27180613e-25;
 
 // `1 / sqrt(sum / count + eps)` of the sums of squares of values, and of values times DOWN.
 fn inverse_of(sums: vec2<f32>, count: f32, eps: f32) -> f32 {
+    let each = 1.0 / count;
     if (is_finite(sums.x)) {
-        return inverse_root(sums.x / count + eps);
+        return inverse_root(fma(sums.x, each, eps));
     }
-    return DOWN * inverse_root(sums.y / count + eps * DOWN * DOWN);
+    return DOWN * inverse_root(fma(sums.y, each, eps * DOWN * DOWN));
 }
 
 // Adds a value's square to both sums.

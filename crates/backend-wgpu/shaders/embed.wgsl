@@ -65,15 +65,15 @@ fn value(row: u32, c: u32) -> f32 {
         return fma(scale, f32(code), scale_at(number, BIAS, p.biases));
     }
     const CENTER: i32 = select(select(select(256, 16, BITS == 4u), 2, BITS == 2u), 1, BITS == 1u);
-    var y = p.factor * scale * f32(2 * i32(code) - CENTER);
+    var added = 0.0;
     if (RESIDUALS) {
         for (var e = side[p.residual_first + block]; e < side[p.residual_first + block + 1u]; e++) {
             if (side[p.residuals + 2u * e] == (lane | (group << 5u))) {
-                y += bitcast<f32>(side[p.residuals + 2u * e + 1u]);
+                added += bitcast<f32>(side[p.residuals + 2u * e + 1u]);
             }
         }
     }
-    return y;
+    return fma(p.factor * scale, f32(2 * i32(code) - CENTER), added);
 }
 
 @compute @workgroup_size(256)

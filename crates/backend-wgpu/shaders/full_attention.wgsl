@@ -57,21 +57,31 @@ fn seen_by(row: u32, rows: u32) -> u32 {
 }
 
 // Scores of four neighbouring keys, the first of which is `key`.
-fn score_of(sums: array<vec4<f32>, 4>, key: u32, seen: u32) -> vec4<f32> {
-    var score = vec4<f32>(-LARGEST);
+// Products of a query with four keys.
+fn products_of(sums: array<vec4<f32>, 4>) -> vec4<f32> {
+    var products = vec4<f32>();
     for (var j = 0u; j < 4u; j++) {
-        if (key + j < seen) {
-            score[j] = ((sums[j].x + sums[j].y) + (sums[j].z + sums[j].w)) * p.scale;
-        }
+        products[j] = (sums[j].x + sums[j].y) + (sums[j].z + sums[j].w);
     }
-    return score;
+    return products;
 }
 
-fn weights_of(score: vec4<f32>, top: f32, key: u32, seen: u32) -> vec4<f32> {
+// The largest of their scores.
+fn top_of(products: vec4<f32>, key: u32, seen: u32) -> f32 {
+    var top = -LARGEST;
+    for (var j = 0u; j < 4u; j++) {
+        if (key + j < seen) {
+            top = max(top, products[j] * p.scale);
+        }
+    }
+    return top;
+}
+
+fn weights_of(products: vec4<f32>, top: f32, key: u32, seen: u32) -> vec4<f32> {
     var weight = vec4<f32>();
     for (var j = 0u; j < 4u; j++) {
         if (key + j < seen) {
-            weight[j] = exponential(score[j] - top);
+            weight[j] = exponential(fma(products[j], p.scale, -top));
         }
     }
     return weight;
@@ -150,17 +160,17 @@ fn full_attention(@builtin(workgroup_id) wg: vec3<u32>, @builtin(local_invocatio
             }
         }
         let key = base + 4u * lane;
-        let score_a = score_of(sums_a, key, seen_a);
-        let score_b = score_of(sums_b, key, seen_b);
+        let products_a = products_of(sums_a);
+        let products_b = products_of(sums_b);
         workgroupBarrier();
-        of_threads[own * 16u + lane] = max(max(score_a.x, score_a.y), max(score_a.z, score_a.w));
-        of_threads[(own + 16u) * 16u + lane] = max(max(score_b.x, score_b.y), max(score_b.z, score_b.w));
+        of_threads[own * 16u + lane] = top_of(products_a, key, seen_a);
+        of_threads[(own + 16u) * 16u + lane] = top_of(products_b, key, seen_b);
         workgroupBarrier();
         let top = max(largest, vec2<f32>(largest_of(own), largest_of(own + 16u)));
         let keep = vec2<f32>(exponential(largest.x - top.x), exponential(largest.y - top.y));
         largest = top;
-        let weights_a = weights_of(score_a, top.x, key, seen_a);
-        let weights_b = weights_of(score_b, top.y, key, seen_b);
+        let weights_a = weights_of(products_a, top.x, key, seen_a);
+        let weights_b = weights_of(products_b, top.y, key, seen_b);
         workgroupBarrier();
         of_threads[own * 16u + lane] = (weights_a.x + weights_a.y) + (weights_a.z + weights_a.w);
         of_threads[(own + 16u) * 16u + lane] = (weights_b.x + weights_b.y) + (weights_b.z + weights_b.w);

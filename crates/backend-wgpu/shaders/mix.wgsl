@@ -37,7 +37,7 @@ fn mix_values(@builtin(workgroup_id) wg: vec3<u32>, @builtin(local_invocation_in
         let sine = arena[place(p.a, r, half_dim + i)];
         let is_second = c % 2u == 1u;
         let other = arena[place(p.x, r, select(c + 1u, c - 1u, is_second))];
-        y = y * cosine + select(-other, other, is_second) * sine;
+        y = fma(y, cosine, select(-other, other, is_second) * sine);
     }
     arena[p.out + r * p.out_stride + c] = y;
 }

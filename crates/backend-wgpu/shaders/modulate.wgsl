@@ -28,7 +28,7 @@ fn modulate(@builtin(workgroup_id) wg: vec3<u32>, @builtin(local_invocation_inde
     }
     let inverse = inverse_root(quotient(sum_of_all(squares, t), f32(p.cols)) + p.eps);
     for (var c = t; c < p.cols; c += 256u) {
-        let product = (1.0 + arena[place(p.a, 0u, c)]) * ((arena[place(p.x, r, c)] - mean) * inverse);
-        arena[p.out + r * p.out_stride + c] = product + arena[place(p.b, 0u, c)];
+        let normed = (arena[place(p.x, r, c)] - mean) * inverse;
+        arena[p.out + r * p.out_stride + c] = fma(1.0 + arena[place(p.a, 0u, c)], normed, arena[place(p.b, 0u, c)]);
     }
 }

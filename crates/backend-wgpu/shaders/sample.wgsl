@@ -72,7 +72,7 @@ fn is_zero(a: vec2<u32>) -> bool {
 // The whole part of a number that is not negative and below 2^64.
 fn whole(x: f32) -> vec2<u32> {
     let high = u32(x / WORD);
-    return vec2<u32>(u32(x - f32(high) * WORD), high);
+    return vec2<u32>(u32(fma(f32(high), -WORD, x)), high);
 }
 
 fn number(a: vec2<u32>) -> f32 {

@@ -23,7 +23,8 @@ var<workgroup> broken: atomic<u32>;
 fn adjusted(logit: f32, adjust: u32) -> f32 {
     let biased = logit + bitcast<f32>(step[adjust + 1u]);
     let divide = bitcast<f32>(step[adjust + 2u]);
-    var scaled = biased * divide;
+    // Bounded, so that the product is rounded before something is taken away.
+    var scaled = clamp(biased * divide, -LARGEST, LARGEST);
     if (biased > 0.0) {
         scaled = quotient(biased, divide);
     }

@@ -37,8 +37,9 @@ const ON_LAVAPIPE: &[&str] = &[
 
 /// Whole models there: fused operations, pictures in floats, and what the built-in model answers. Golden texts take minutes
 /// there; `gpu-check` runs them on a GPU.
-const MODELS_ON_LAVAPIPE: [(&str, &str, &[&str]); 3] = [
+const MODELS_ON_LAVAPIPE: [(&str, &str, &[&str]); 4] = [
     ("onebit-backend-wgpu", "fused", &[]),
+    ("onebit-backend-wgpu", "one_row", &[]),
     ("onebit", "images", &["wgpu_in_f32"]),
     ("onebit", "commands", &["quality::greedy_text_is_the_recorded_one_on_wgpu"]),
 ];

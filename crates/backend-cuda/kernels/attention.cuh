@@ -378,33 +378,34 @@ __device__ __forceinline__ void heads(const HeadsParams& p) {
     for (u32 d = lane; d < a.q.dim; d += WARP) p.q_out[u64(row) * p.q_stride + head * a.q.dim + d] = turned[warp][d];
 }
 
-// One split of one row's context: a warp a page.
+template <u32 LANE, u32 HEADS>
+struct SplitShared {
+    Queries<LANE, HEADS> queries;
+    Weights<HEADS> weights[SPLIT_PAGES];
+    Partial<LANE, HEADS> pages[SPLIT_PAGES][WARP];
+};
+
+// Split `index` of one row's context: a warp a page.
 template <u32 FORMAT, u32 LANE, u32 HEADS>
-__device__ __forceinline__ void split(const AttentionParams& p) {
+__device__ __forceinline__ void split_of(
+    const AttentionParams& p, const Work<FORMAT, LANE, HEADS>& work, SplitShared<LANE, HEADS>& shared, u32 index
+) {
     using Result = Partial<LANE, HEADS>;
-    __shared__ Queries<LANE, HEADS> queries;
-    __shared__ Weights<HEADS> weights[SPLIT_PAGES];
-    __shared__ Result pages[SPLIT_PAGES][WARP];
-    let_next_start();
-    wait_for_previous();
     const u32 warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
-    if (blockIdx.x >= p.step.header->rows) return;
-    const Work<FORMAT, LANE, HEADS> work(p, blockIdx.x, blockIdx.y);
-    if (blockIdx.z * SPLIT_TOKENS >= work.tokens) return;
-    const u32 page = blockIdx.z * SPLIT_PAGES + warp;
+    const u32 page = index * SPLIT_PAGES + warp;
     const bool seen = page * PAGE_ROWS < work.tokens;
-    work.load_queries(queries, threadIdx.x, blockDim.x);
+    work.load_queries(shared.queries, threadIdx.x, blockDim.x);
     __syncthreads();
-    if (seen) pages[warp][lane] = work.page(page, queries, weights[warp]);
+    if (seen) shared.pages[warp][lane] = work.page(page, shared.queries, shared.weights[warp]);
     __syncthreads();
     if (warp != 0) return;
     Result whole = Result::nothing();
-    for (u32 w = 0; w < SPLIT_PAGES && (blockIdx.z * SPLIT_PAGES + w) * PAGE_ROWS < work.tokens; ++w) {
-        join(whole, pages[w][lane]);
+    for (u32 w = 0; w < SPLIT_PAGES && (index * SPLIT_PAGES + w) * PAGE_ROWS < work.tokens; ++w) {
+        join(whole, shared.pages[w][lane]);
     }
     if (p.splits > 1) {
         for (u32 h = 0; h < work.heads; ++h) {
-            float* to = work.partial(h, blockIdx.z);
+            float* to = work.partial(h, index);
             if (lane == 0) {
                 to[0] = whole.largest[h];
                 to[1] = whole.sum[h];
@@ -418,6 +419,16 @@ __device__ __forceinline__ void split(const AttentionParams& p) {
     for (u32 h = 0; h < work.heads; ++h) {
         for (u32 i = 0; i < LANE && lane * LANE < p.v.dim; ++i) work.out(h)[lane * LANE + i] = all.values[h][i] / all.sum[h];
     }
+}
+
+template <u32 FORMAT, u32 LANE, u32 HEADS>
+__device__ __forceinline__ void split(const AttentionParams& p) {
+    __shared__ SplitShared<LANE, HEADS> shared;
+    let_next_start();
+    wait_for_previous();
+    if (blockIdx.x >= p.step.header->rows) return;
+    const Work<FORMAT, LANE, HEADS> work(p, blockIdx.x, blockIdx.y);
+    if (blockIdx.z * SPLIT_TOKENS < work.tokens) split_of(p, work, shared, blockIdx.z);
 }
 
 // A head's results of a row as groups of a product's input, a warp each: the whole block calls both, the first one early.

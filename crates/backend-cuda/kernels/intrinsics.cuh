@@ -404,6 +404,10 @@ __device__ __forceinline__ void arrive_with_copies(SharedPlace barrier) {
 #endif
 }
 
+#if __CUDA_ARCH__ >= 900
+#define BULK_COPIES
+#endif
+
 // Bytes from global to shared memory, counted by a barrier: whole units of 16, by one thread, which waits for nothing.
 __device__ __forceinline__ void copy_bulk(SharedPlace to, const void* from, u32 bytes, SharedPlace barrier) {
 #if CODE_PATH >= 900

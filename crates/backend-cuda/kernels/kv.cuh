@@ -134,8 +134,19 @@ struct KvHead {
     // Values `first..first + N` of a token; N divides `first`.
     template <u32 N>
     __device__ void value(u32 token, u32 first, float (&values)[N]) const {
+        const u32 place = token * blocks() + first / KV_BLOCK;
+        const u32 at = FORMAT == KV_F32 ? 4 * (token * dim + first)
+            : FORMAT == KV_F16          ? 2 * (token * dim + first)
+            : FORMAT == KV_Q8           ? token * blocks() * 32 + first
+                                        : (token * blocks() * 32 + first) / 2;
+        value_at<N>(base + at, FORMAT == KV_Q4 ? scales() + 2 * place : scales() + place, values);
+    }
+
+    // N values of a token that lie at `codes`, and the scale of their block.
+    template <u32 N>
+    static __device__ void value_at(const u8* codes, const u16* scale_at, float (&values)[N]) {
         if (FORMAT == KV_F32) {
-            const float2* from = reinterpret_cast<const float2*>(base) + (token * dim + first) / 2;
+            const float2* from = reinterpret_cast<const float2*>(codes);
 #pragma unroll
             for (u32 i = 0; i < N / 2; ++i) {
                 const float2 pair = from[i];
@@ -144,7 +155,7 @@ struct KvHead {
             }
         } else if (FORMAT == KV_F16) {
             u32 pairs[N / 2];
-            words<N / 2>(reinterpret_cast<const u32*>(base) + (token * dim + first) / 2, pairs);
+            words<N / 2>(reinterpret_cast<const u32*>(codes), pairs);
 #pragma unroll
             for (u32 i = 0; i < N / 2; ++i) {
                 const u32 pair = pairs[i];
@@ -152,19 +163,17 @@ struct KvHead {
                 values[2 * i + 1] = half_value(u16(pair >> 16));
             }
         } else if (FORMAT == KV_Q8) {
-            const u16* from = reinterpret_cast<const u16*>(base) + (token * blocks() * 32 + first) / 2;
-            const float scale = half_value(scales()[token * blocks() + first / KV_BLOCK]);
+            const float scale = half_value(*scale_at);
             u32 fours[N >= 4 ? N / 4 : 1];
-            if (N >= 4) words<N >= 4 ? N / 4 : 1>(reinterpret_cast<const u32*>(from), fours);
-            else fours[0] = from[0];
+            if (N >= 4) words<N >= 4 ? N / 4 : 1>(reinterpret_cast<const u32*>(codes), fours);
+            else fours[0] = *reinterpret_cast<const u16*>(codes);
 #pragma unroll
             for (u32 i = 0; i < N; ++i) values[i] = signed_byte(fours[i / 4], i % 4, scale);
         } else {
-            const u8* from = base + (token * blocks() * 32 + first) / 2;
-            const u32 pair = reinterpret_cast<const u32*>(scales())[token * blocks() + first / KV_BLOCK];
+            const u32 pair = *reinterpret_cast<const u32*>(scale_at);
             const float scale = half_value(u16(pair)), minimum = half_value(u16(pair >> 16));
 #pragma unroll
-            for (u32 i = 0; i < N; ++i) values[i] = nibble(from[i / 2], i % 2, scale, minimum);
+            for (u32 i = 0; i < N; ++i) values[i] = nibble(codes[i / 2], i % 2, scale, minimum);
         }
     }
 

@@ -202,7 +202,7 @@ mod tests {
                 // Their instructions came with Ampere and with Hopper.
                 let least = match name {
                     "conv2d_pieces.cu" | "full_attention_halves.cu" | "linear_stream.cu" => Arch::Sm80,
-                    "linear_group.cu" | "linear_tens.cu" => Arch::Sm90a,
+                    "attention_ring.cu" | "linear_group.cu" | "linear_tens.cu" => Arch::Sm90a,
                     _ => Arch::Sm75,
                 };
                 let has_kernels = arch >= least;

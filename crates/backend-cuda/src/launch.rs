@@ -463,6 +463,25 @@ fn attention_tile_shared(dim: usize) -> usize {
     (dim * stride + PAGE_ROWS * stride + 2 * KEY_DIMS * PAGE_ROWS) * size_of::<f32>()
 }
 
+/// Blocks of `attention_ring` on a multiprocessor, and splits of a context that is short to it, as in `attention_ring.cuh`.
+const RING_BLOCKS: usize = 4;
+const SHORT_SPLITS: usize = 4;
+
+/// Shared memory of a block of `attention_ring` for so many query heads of a key head, where there is such a kernel.
+fn ring_shared(format: KvFormat, dim: usize, heads: usize) -> Option<usize> {
+    // Dimensions of a piece of the keys and pieces of a warp's ring, as in `attention_ring.cu`.
+    let (dims, stages) = match (format, dim, heads) {
+        (KvFormat::F16, 256, 6) | (KvFormat::F16, 128, 4) => (32, 2),
+        (KvFormat::Q8, 256, 6) | (KvFormat::Q8, 128, 4) => (64, 2),
+        _ => return None,
+    };
+    let barrier = size_of::<u64>();
+    let ring = stages * (PAGE_ROWS * format.head_bytes(dims) + barrier);
+    // Weights, largest score and sum of a head, and two factors of each page.
+    let of_head = (PAGE_ROWS + 2 + 2 * SPLIT_PAGES) * size_of::<f32>();
+    Some(heads * dim * size_of::<f32>() + SPLIT_PAGES * (ring + heads * of_head))
+}
+
 /// Most thread blocks of splits of single heads, about what a large device holds at a time.
 const FEW_SPLITS: usize = 1024;
 
@@ -540,10 +559,21 @@ pub(crate) fn attention(shape: AttentionShape) -> Result<AttentionLaunches, OpEr
         launches.push(Launch { shared: attention_tile_shared(dim) as u32, ..tile });
     }
     if !tiled && (splits == 1 || rows * passes < FULL_DEVICE) {
-        let kernel = format!("attention_split_{suffix}_h{together}");
-        launches.push(launch(kernel, [rows, passes, splits], 32 * SPLIT_PAGES));
+        let ring = (splits > 1 && !few && arch >= Arch::Sm90a).then(|| ring_shared(format, dim, group)).flatten();
+        launches.push(match ring {
+            Some(shared) => {
+                // A block a split and key head, or half of the heads of a short context.
+                let blocks = (kv_heads * splits.max(2 * SHORT_SPLITS)).next_multiple_of(RING_BLOCKS);
+                let kernel = format!("attention_ring_{suffix}_h{group}");
+                Launch { shared: shared as u32, ..launch(kernel, [rows, blocks, 1], 32 * SPLIT_PAGES) }
+            }
+            None => launch(format!("attention_split_{suffix}_h{together}"), [rows, passes, splits], 32 * SPLIT_PAGES),
+        });
         if splits > 1 {
-            launches.push(launch("attention_combine", [rows, heads, 1], 256));
+            launches.push(match rows * heads <= multiprocessors as usize {
+                true => launch("attention_combine_few", [rows, heads, dim.div_ceil(GROUP)], 256),
+                false => launch("attention_combine", [rows, heads, 1], 256),
+            });
             partials_bytes = rows * heads * splits * (dim + 2) * 4;
         }
     } else {
@@ -566,8 +596,8 @@ pub(crate) fn attention(shape: AttentionShape) -> Result<AttentionLaunches, OpEr
     if one.is_some() {
         partials_bytes = heads * splits * (dim + 2) * 4;
     }
-    // The block that joins splits has all of a head.
-    let joins = launches.last().is_some_and(|last| last.kernel == "attention_combine") && rows <= MOST_ROWS;
+    // Whoever joins splits has whole groups of a head.
+    let joins = launches.last().is_some_and(|last| last.kernel.starts_with("attention_combine")) && rows <= MOST_ROWS;
     let rounds = [joins, one.is_some()].map(|joins| joins && dim.is_multiple_of(GROUP));
     Ok(AttentionLaunches {
         launches,

@@ -411,7 +411,7 @@ pub(crate) struct LinearParams {
     pub parts: [Part; MAX_PARTS],
 }
 
-/// Of `kv_append_*`, `attention_split_*`, `attention_rows_*` and `attention_combine`.
+/// Of `kv_append_*`, `attention_split_*`, `attention_ring_*`, `attention_rows_*` and `attention_combine*`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct AttentionParams {

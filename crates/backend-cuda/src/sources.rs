@@ -19,6 +19,7 @@ macro_rules! files {
 /// Files that others include.
 pub(crate) static HEADERS: &[File] = &files![
     "attention.cuh",
+    "attention_ring.cuh",
     "attention_tile.cuh",
     "common.cuh",
     "conv.cuh",
@@ -46,6 +47,7 @@ pub(crate) static MODULES: &[File] = &files![
     "attention_f32.cu",
     "attention_q4.cu",
     "attention_q8.cu",
+    "attention_ring.cu",
     "attention_tile_f16.cu",
     "attention_tile_f32.cu",
     "attention_tile_q4.cu",

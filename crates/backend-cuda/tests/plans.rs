@@ -1,5 +1,5 @@
 //! A row has the same bits in every plan: whole prompts in a large plan, where products go tile by tile and attention row by
-//! row, against pieces in small ones, where contexts are cut into splits.
+//! row, against pieces in small ones, where contexts are cut into splits, by one kernel or another.
 
 use onebit_backend_cuda::{CudaBackend, CudaOptions};
 use onebit_ops::{
@@ -11,13 +11,16 @@ use std::sync::Arc;
 
 const HIDDEN: usize = 256;
 const HEADS: usize = 4;
-const KV_HEADS: usize = 2;
-const DIM: usize = 64;
 const VOCAB: usize = 50;
-const TOKENS: usize = 530;
-const CONTEXT: usize = 600;
-const PAGES: usize = CONTEXT.div_ceil(PAGE_ROWS);
 const EPS: f32 = 1e-6;
+
+/// Heads of the attention.
+#[derive(Clone, Copy)]
+struct Attention {
+    heads: usize,
+    kv_heads: usize,
+    dim: usize,
+}
 
 /// Numbers that look random, between -1 and 1.
 struct Numbers(u64);
@@ -41,29 +44,33 @@ impl Numbers {
 }
 
 /// One layer with attention and one with the delta rule, then a product.
-fn record(backend: &dyn Backend, bucket: Bucket, kind: Activations) -> onebit_ops::Program {
+fn record(backend: &dyn Backend, bucket: Bucket, kind: Activations, attention: Attention) -> onebit_ops::Program {
+    let Attention { heads, kv_heads, dim } = attention;
     let mut numbers = Numbers(7);
-    let mut weight = |rows: usize| -> Weight {
-        let packed = numbers.binary(rows, HIDDEN);
+    let mut weight = |rows: usize, cols: usize| -> Weight {
+        let packed = numbers.binary(rows, cols);
         backend.upload("w", &[packed.as_matrix()], UploadOptions::default()).unwrap()
     };
-    let kv = KV_HEADS * DIM;
-    let (qkv, out) = (weight(HIDDEN + 2 * kv), weight(HIDDEN));
-    let (mixed, gates, down) = (weight(3 * HIDDEN), weight(2 * HEADS), weight(HIDDEN));
+    let (width, kv) = (heads * dim, kv_heads * dim);
+    let (qkv, out) = (weight(width + 2 * kv, HIDDEN), weight(HIDDEN, width));
+    let (mixed, gates, down) = (weight(3 * HIDDEN, HIDDEN), weight(2 * HEADS, HIDDEN), weight(HIDDEN, HIDDEN));
     let table = quantize(Format::F32, VOCAB, HIDDEN, &numbers.take(VOCAB * HIDDEN)).unwrap();
     let table = backend.upload("table", &[table.as_matrix()], UploadOptions::default()).unwrap();
+    // What the delta rule keeps fades.
+    let rate: Vec<f32> = numbers.take(HEADS).iter().map(|v| -v.abs()).collect();
+    let rate = backend.upload_vector(&rate).unwrap();
     let mut vector = |n: usize| backend.upload_vector(&numbers.take(n)).unwrap();
     let norm = Norm { gain: vector(HIDDEN), eps: EPS };
-    let (taps, rate, bias) = (vector(HIDDEN * 4), vector(HEADS), vector(HEADS));
-    let rope = Arc::new(RopeTable::plain(1e4, DIM));
+    let (taps, bias) = (vector(HIDDEN * 4), vector(HEADS));
+    let rope = Arc::new(RopeTable::plain(1e4, dim));
 
     let mut rec = Recorder::new(bucket);
     let x = rec.embed(&table);
     let y = rec.norm_linear(x, &norm, &qkv, kind);
-    let (q, k) = (y.columns(0..HIDDEN).split(HEADS), y.columns(HIDDEN..HIDDEN + kv).split(KV_HEADS));
+    let (q, k) = (y.columns(0..width).split(heads), y.columns(width..width + kv).split(kv_heads));
     let (q, k) = (rec.rope(q, &rope), rec.rope(k, &rope));
-    let v = y.columns(HIDDEN + kv..HIDDEN + 2 * kv).split(KV_HEADS);
-    let attended = rec.attention(q, k, v, 0, (DIM as f32).powf(-0.5));
+    let v = y.columns(width + kv..width + 2 * kv).split(kv_heads);
+    let attended = rec.attention(q, k, v, 0, (dim as f32).powf(-0.5));
     let x = rec.linear_add(attended, &out, kind, x);
 
     let y = rec.norm_linear(x, &norm, &mixed, kind);
@@ -79,21 +86,29 @@ fn record(backend: &dyn Backend, bucket: Bucket, kind: Activations) -> onebit_op
     rec.finish()
 }
 
+/// Pages of one sequence.
+fn pages(tokens: usize) -> usize {
+    (tokens + 70).div_ceil(PAGE_ROWS)
+}
+
 struct Case<'a> {
     backend: &'a dyn Backend,
     cache: Cache,
     kind: Activations,
+    attention: Attention,
+    tokens: usize,
 }
 
 impl Case<'_> {
     fn plan(&self, rows: usize) -> Plan {
-        let program = record(self.backend, Bucket { rows, logits: rows, context: CONTEXT }, self.kind);
+        let bucket = Bucket { rows, logits: rows, context: self.tokens + 70 };
+        let program = record(self.backend, bucket, self.kind, self.attention);
         self.backend.compile(program, &self.cache, PlanOptions::default()).unwrap()
     }
 
     /// Rows `past..past + rows` of the sequence that has this slot and pages of its own.
     fn run(&self, plan: &Plan, slot: usize, past: usize, rows: usize) -> Vec<u32> {
-        let pages = (0..PAGES).map(|p| (slot * PAGES + p) as u32).collect();
+        let pages = (0..pages(self.tokens)).map(|p| (slot * pages(self.tokens) + p) as u32).collect();
         let inputs = StepInputs {
             tokens: (past..past + rows).map(|t| (t * t % VOCAB) as u32).collect(),
             positions: (past..past + rows).map(|t| [t as u32; 3]).collect(),
@@ -109,8 +124,8 @@ impl Case<'_> {
         let plans = (self.plan(first), self.plan(rows));
         let mut out = self.run(&plans.0, slot, 0, first);
         let mut past = first;
-        while past < TOKENS {
-            let count = rows.min(TOKENS - past);
+        while past < self.tokens {
+            let count = rows.min(self.tokens - past);
             out.extend(self.run(&plans.1, slot, past, count));
             past += count;
         }
@@ -127,9 +142,22 @@ fn a_row_has_the_same_bits_in_every_plan() {
             return eprintln!("not run: {error}");
         }
     };
-    let kinds = [Activations::I8G128, Activations::I9G128, Activations::F32, Activations::I8G128];
-    for (format, kind) in [KvFormat::F16, KvFormat::F32, KvFormat::Q8, KvFormat::Q4].into_iter().zip(kinds) {
-        let kv = KvSpec { layers: 1, heads: KV_HEADS, dim: DIM, pages: 4 * PAGES, format };
+    let few = Attention { heads: HEADS, kv_heads: 2, dim: 64 };
+    // Of these, 60 rows with all their splits are more than what a head a warp is for, and contexts are long.
+    let (four, six) = (Attention { heads: 4, kv_heads: 1, dim: 128 }, Attention { heads: 6, kv_heads: 1, dim: 256 });
+    let small: (usize, &[_]) = (530, &[(500, 1), (256, 13), (64, 150)]);
+    let large: (usize, &[_]) = (1090, &[(1075, 1), (1000, 60)]);
+    for (format, kind, attention, (tokens, pieces)) in [
+        (KvFormat::F16, Activations::I8G128, few, small),
+        (KvFormat::F32, Activations::I9G128, few, small),
+        (KvFormat::Q8, Activations::F32, few, small),
+        (KvFormat::Q4, Activations::I8G128, few, small),
+        (KvFormat::F16, Activations::I8G128, four, large),
+        (KvFormat::Q8, Activations::I8G128, four, large),
+        (KvFormat::F16, Activations::I8G128, six, large),
+        (KvFormat::Q8, Activations::I8G128, six, large),
+    ] {
+        let kv = KvSpec { layers: 1, heads: attention.kv_heads, dim: attention.dim, pages: 4 * pages(tokens), format };
         let (key_dim, value_dim) = (HIDDEN / HEADS, HIDDEN / HEADS);
         let state = StateSpec {
             layers: 1,
@@ -142,15 +170,17 @@ fn a_row_has_the_same_bits_in_every_plan() {
             max_pending: 1,
         };
         let cache = backend.cache(CacheSpec { kv, state: Some(state) }).unwrap();
-        let case = Case { backend: &backend, cache, kind };
-        let whole = case.run(&case.plan(1100), 0, 0, TOKENS);
+        let case = Case { backend: &backend, cache, kind, attention, tokens };
+        let Attention { heads, dim, .. } = attention;
+        let whole = case.run(&case.plan(1100), 0, 0, tokens);
         assert!(whole.iter().all(|bits| f32::from_bits(*bits).is_finite()), "{format} {kind}: numbers break down");
-        for (slot, first, rows) in [(1, 500, 1), (2, 256, 13), (3, 64, 150)] {
+        for (slot, &(first, rows)) in (1..).zip(pieces) {
             let pieces = case.pieces(slot, first, rows);
             let differs = whole.iter().zip(&pieces).position(|(a, b)| a != b);
-            assert_eq!(differs, None, "{format} {kind}: first {first}, then {rows} rows, {HIDDEN} values a row");
+            let what = format!("{format} {kind}, {heads} heads of {dim}");
+            assert_eq!(differs, None, "{what}: first {first}, then {rows} rows, {HIDDEN} values a row");
             let states = [0, slot].map(|slot| backend.read_slot(&case.cache, slot, 0).unwrap());
-            assert!(states[0] == states[1], "{format} {kind}: the states differ after pieces of {rows}");
+            assert!(states[0] == states[1], "{what}: the states differ after pieces of {rows}");
         }
     }
 }

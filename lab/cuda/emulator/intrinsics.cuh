@@ -263,6 +263,7 @@ inline void wait_for_phase(SharedPlace at, u32 parity) {
 inline void arrive_with_copies(SharedPlace at) { arrive(at); }
 inline bool is_phase_over(SharedPlace at, u32 parity) { return barrier_at(at).parity != parity; }
 inline void rest_a_little() { emulator::wait_a_turn(); }
+#define BULK_COPIES
 inline void copy_bulk(SharedPlace to, const void* from, u32 bytes, SharedPlace barrier) {
     std::memcpy(to, from, bytes);
     barrier_at(barrier).bytes -= bytes;

@@ -15,7 +15,7 @@ for name in steps tens; do
     g++ -std=c++17 -O2 -I "$CUDA_HOME/include" -I "$kernels" -o "$out/$name" "$here/$name.cpp" -ldl
 done
 machine_code tens "$here"
-for name in linear_quads linear_stream prepare conv delta attention_f16 attention_q8 attention_combine sample embed pointwise \
+for name in linear_quads linear_stream prepare conv delta attention_f16 attention_q8 attention_ring attention_combine sample embed pointwise \
     inputs linear_bits1 linear_bits2 linear_batch linear_wide linear_group; do
     machine_code "$name" "$kernels"
 done

@@ -41,6 +41,18 @@ void line(const char* what, u32 n, const std::function<void(u32)>& one) {
     std::fflush(stdout);
 }
 
+// `attention_ring` as the backend launches it, for a plan of so many splits; where there is such a kernel.
+bool has_ring(u32 heads, u32 kv_heads, u32 dim) { return (dim == 256 && heads == 6 * kv_heads) || (dim == 128 && heads == 4 * kv_heads); }
+Shape attention_ring(const std::string& format, u32 rows, u32 heads, u32 kv_heads, u32 dim, u32 splits) {
+    const u32 group = heads / kv_heads, piece = format == "q8" ? 64 * 68 : 32 * 128, blocks = kv_heads * std::max(splits, 8u);
+    const u32 shared = group * dim * 4 + 4 * (2 * (piece + 8) + group * (64 + 2 + 8) * 4);
+    const std::string name = "attention_ring_" + format + "_d" + std::to_string(dim) + "_h" + std::to_string(group);
+    return {name, {rows, (blocks + 3) / 4 * 4, 1}, 128, shared, 1};
+}
+
+// Joining the splits of one row.
+Shape combine(u32 heads, u32 dim) { return {"attention_combine_few", {1, heads, (dim + 127) / 128}, 256, 0, 1}; }
+
 View view(Bytes at, u32 stride, u32 heads, u32 dim) { return {pointer<float>(at), stride, heads, dim, dim}; }
 
 void time_attention(const char* model, u32 heads, u32 kv_heads, u32 dim, u32 past, u32 layers, bool q8 = false) {
@@ -110,12 +122,16 @@ void time_attention(const char* model, u32 heads, u32 kv_heads, u32 dim, u32 pas
         const u32 passes = kv_heads * ((group + together - 1) / together);
         line(name(what), n, [&](u32 i) { launch(Shape{kernel, {1, passes, splits}, 128, 0, 1}, params(i % layers), i == 0); });
     }
+    if (splits > 1 && has_ring(heads, kv_heads, dim)) {
+        const Shape ring = attention_ring(format, 1, heads, kv_heads, dim, splits);
+        line(name("attention_ring"), n, [&](u32 i) { launch(ring, params(i % layers), i == 0); });
+    }
     for (bool rounds : {false, true}) {
         if (splits == 1) continue;
         line(name(rounds ? "combine, rounds" : "combine"), n, [&](u32 i) {
             AttentionParams p = params(i % layers);
             if (rounds) p.next = rounded;
-            launch(Shape{"attention_combine", {1, heads, 1}, 256, 0, 1}, p, i == 0);
+            launch(combine(heads, dim), p, i == 0);
         });
     }
 }
@@ -176,7 +192,7 @@ void check_attention(u32 heads, u32 kv_heads, u32 dim, u32 past, u32 planned, bo
             launch(Shape{"heads_append_" + format, {1, (heads + 2 * kv_heads + 3) / 4, 1}, 128, 0, 1}, h, true);
             p.q = view(q, q_width, heads, dim);
             launch(Shape{"attention_split_" + format + "_d" + std::to_string(dim) + "_h1", {1, heads, splits}, 128, 0, 1}, p, true);
-            if (splits > 1) launch(Shape{"attention_combine", {1, heads, 1}, 256, 0, 1}, p, true);
+            if (splits > 1) launch(combine(heads, dim), p, true);
             next.x = view(y, q_width, heads, dim);
             launch(prepare(q_width), next, true);
         } else {
@@ -196,6 +212,40 @@ void check_attention(u32 heads, u32 kv_heads, u32 dim, u32 past, u32 planned, bo
     compare(download<u32>(Bytes(in[0].x.sums), q_width / 32), download<u32>(Bytes(in[1].x.sums), q_width / 32));
     std::printf("check attention %s %ux%u behind %u, %u splits planned: %zu differ\n", format.c_str(), heads, dim, past, splits, wrong);
     for (Bytes at : {pages[0], pages[1]}) CALL(cuMemFree, at);
+}
+
+// `attention_ring` against `attention_split`, for a plan of so many splits.
+void check_ring(u32 heads, u32 kv_heads, u32 dim, u32 past, u32 planned, bool q8) {
+    const u32 splits = std::max((past + 256) / 256, planned), width = kv_heads * dim, q_width = heads * dim;
+    const u64 page_bytes = u64(2) * kv_heads * 64 * (q8 ? dim / 32 * 34 : dim * 2);
+    const std::string format = q8 ? "q8" : "f16";
+    std::vector<u16> halves(page_bytes / 2 * (past / 64 + 1));
+    for (u16& h : halves) h = u16((random_word() & 0x8000) | 13 << 10 | (random_word() & 1023));
+    const size_t words = size_t(heads) * splits * (dim + 2);
+    const Bytes pages = upload(halves), q = upload(floats(q_width)), partials = allocate(words * 4);
+    AttentionParams p;
+    std::memset(&p, 0, sizeof(p));
+    p.step = one_row(past);
+    p.q = view(q, q_width, heads, dim);
+    p.k = p.v = view(0, width, kv_heads, dim);
+    p.pages = pointer<u8>(pages);
+    p.partials = pointer<float>(partials);
+    p.page_bytes = page_bytes;
+    p.format = q8 ? KV_Q8 : KV_F16;
+    p.scale = 1.0f / 16;
+    p.splits = splits;
+    const std::string split = "attention_split_" + format + "_d" + std::to_string(dim) + "_h1";
+    launch(Shape{split, {1, heads, splits}, 128, 0, 1}, p, true);
+    CALL(cuStreamSynchronize, stream);
+    const auto wanted = download<u32>(partials, words);
+    CALL(cuMemsetD32, partials, 0, words);
+    launch(attention_ring(format, 1, heads, kv_heads, dim, splits), p, true);
+    CALL(cuStreamSynchronize, stream);
+    const auto got = download<u32>(partials, words);
+    size_t wrong = 0;
+    for (size_t i = 0; i < words; ++i) wrong += got[i] != wanted[i];
+    std::printf("check attention_ring %s %ux%u behind %u, %u splits planned: %zu differ\n", format.c_str(), heads, dim, past, splits, wrong);
+    for (Bytes at : {pages, q, partials}) CALL(cuMemFree, at);
 }
 
 void time_others() {
@@ -269,6 +319,7 @@ void time_others() {
     time_attention("27b", 24, 4, 256, 32700, 16);
     time_attention("27b", 24, 4, 256, 32700, 16, true);
     time_attention("8b", 32, 8, 128, 70, 36);
+    time_attention("8b", 32, 8, 128, 32700, 12);
     time_attention("1.7b", 16, 8, 128, 70, 28);
     for (u32 vocab : {248320u, 151936u}) {
         SampleParams p;

@@ -536,7 +536,7 @@ int main(int argc, char** argv) {
     CALL(cuStreamCreate, &stream, CU_STREAM_NON_BLOCKING);
     // What follows the folder: `products` or `step` for these alone.
     for (const char* file : {"linear_quads.cubin", "linear_stream.cubin", "prepare.cubin", "conv.cubin", "delta.cubin",
-                             "attention_f16.cubin", "attention_q8.cubin", "attention_combine.cubin", "sample.cubin", "embed.cubin", "pointwise.cubin", "inputs.cubin"}) {
+                             "attention_f16.cubin", "attention_q8.cubin", "attention_ring.cubin", "attention_combine.cubin", "sample.cubin", "embed.cubin", "pointwise.cubin", "inputs.cubin"}) {
         load(file);
     }
     count_of_rows = allocate(64);
@@ -555,6 +555,12 @@ int main(int argc, char** argv) {
             for (u32 planned : {1u, 12u}) {
                 check_attention(24, 4, 256, past, planned, q8);
                 check_attention(32, 8, 128, past, planned, q8);
+            }
+        }
+        for (u32 past : {70u, 1023u, 1024u, 5000u, 12345u, 40000u}) {
+            for (u32 planned : {1u, 160u}) {
+                check_ring(24, 4, 256, past, planned, q8);
+                check_ring(32, 8, 128, past, planned, q8);
             }
         }
     }

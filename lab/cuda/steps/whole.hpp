@@ -126,8 +126,12 @@ void time_step(Model& model, const Sizes& sizes) {
                     const u32 passes = sizes.kv_heads * ((group + together - 1) / together);
                     go(Shape{"heads_append_f16", {1, (sizes.heads + 2 * sizes.kv_heads + 3) / 4, 1}, 128, 0, 1}, h);
                     const std::string split = "attention_split_f16_d" + std::to_string(sizes.dim) + "_h" + std::to_string(together);
-                    go(Shape{split, {1, passes, splits}, 128, 0, 1}, a);
-                    go(Shape{"attention_combine", {1, sizes.heads, 1}, 256, 0, 1}, a);
+                    if (has_ring(sizes.heads, sizes.kv_heads, sizes.dim)) {
+                        go(attention_ring("f16", 1, sizes.heads, sizes.kv_heads, sizes.dim, splits), a);
+                    } else {
+                        go(Shape{split, {1, passes, splits}, 128, 0, 1}, a);
+                    }
+                    go(combine(sizes.heads, sizes.dim), a);
                 }
             } else if (with_mixers) {
                 DeltaParams d;

@@ -4,7 +4,7 @@
 
 #ifdef BULK_COPIES
 #define ATTENTION_RING(NAME, FORMAT, DIM, HEADS, DIMS, STAGES)                                    \
-    extern "C" __global__ void __launch_bounds__(128, attention_ring::TOGETHER)                  \
+    extern "C" __global__ void __launch_bounds__(128, 4)                                          \
         attention_ring_##NAME##_d##DIM##_h##HEADS(const __grid_constant__ AttentionParams p) {    \
         attention_ring::split<FORMAT, DIM, HEADS, DIMS, STAGES>(p);                               \
     }

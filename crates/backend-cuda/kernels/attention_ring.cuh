@@ -110,7 +110,7 @@ struct Ring {
 #pragma unroll 1
         for (u32 n = 0; n < PIECES; ++n) {
             const u8* codes = piece();
-#pragma unroll
+#pragma unroll(FORMAT == KV_Q8 ? 1 : UNITS)
             for (u32 u = 0; u < UNITS; ++u) {
                 float k[2][N];
 #pragma unroll
@@ -182,7 +182,7 @@ struct Ring {
             const u8* codes = piece();
             const u32 first = (n - PIECES) * TOKENS;
             if (first + TOKENS <= seen) {
-#pragma unroll
+#pragma unroll(FORMAT == KV_Q8 ? 1 : TOKENS / 4)
                 for (u32 t = 0; t < TOKENS; t += 4) {
                     float4 four[HEADS];
 #pragma unroll
@@ -275,26 +275,21 @@ struct Ring {
     }
 };
 
-// Blocks that lie side by side in their order begin on one multiprocessor, as many as have room there. So what there is to do goes to
-// every fourth block first.
-constexpr u32 TOGETHER = 4;
-
-// Up to so many splits are for `attention::split_of`, half of the heads a block: a warp's own time is what counts then.
-constexpr u32 SHORT_SPLITS = 4;
-
+// A block a row, split and key head. A short context is for `attention::split_of`, half of the heads a block: with few blocks a warp's
+// own time is what counts.
 template <u32 FORMAT, u32 DIM, u32 HEADS, u32 DIMS, u32 STAGES>
 __device__ __forceinline__ void split(const AttentionParams& p) {
     using Own = Ring<FORMAT, DIM, HEADS, DIMS, STAGES>;
     DYNAMIC_SHARED(memory);
     let_next_start();
-    const u32 row = blockIdx.x, index = blockIdx.y % TOGETHER * (gridDim.y / TOGETHER) + blockIdx.y / TOGETHER;
+    const u32 row = blockIdx.x, index = blockIdx.y;
     // The step's inputs do not depend on the kernel in front.
     if (row >= p.step.header->rows) {
         wait_for_previous();
         return;
     }
     const attention::Work<FORMAT, Own::LANE, HEADS> work(p, row, index % p.k.heads);
-    if (work.tokens <= SHORT_SPLITS * SPLIT_TOKENS) {
+    if (work.tokens <= p.short_splits * SPLIT_TOKENS) {
         const u32 passes = 2 * p.k.heads, at = index / passes;
         wait_for_previous();
         if (at * SPLIT_TOKENS >= work.tokens) return;

@@ -368,7 +368,8 @@ struct AttentionParams {
     u32 splits;
     // Of `attention_one`: 1 where keys are copied to shared memory, 2 where values are, too.
     u32 staged;
-    u32 reserved;
+    // Of `attention_ring`: a context of up to so many splits is short.
+    u32 short_splits;
     // What is made of the results at once, as a product's input, by the kernel that finishes them; `wanted` 0: nothing.
     PrepareParams next;
 };

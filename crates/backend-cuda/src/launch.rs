@@ -463,9 +463,8 @@ fn attention_tile_shared(dim: usize) -> usize {
     (dim * stride + PAGE_ROWS * stride + 2 * KEY_DIMS * PAGE_ROWS) * size_of::<f32>()
 }
 
-/// Blocks of `attention_ring` on a multiprocessor, and splits of a context that is short to it, as in `attention_ring.cuh`.
-const RING_BLOCKS: usize = 4;
-const SHORT_SPLITS: usize = 4;
+/// Shared memory of a multiprocessor that every block takes beside its own.
+const RESERVED: usize = 1 << 10;
 
 /// Shared memory of a block of `attention_ring` for so many query heads of a key head, where there is such a kernel.
 fn ring_shared(format: KvFormat, dim: usize, heads: usize) -> Option<usize> {
@@ -523,6 +522,8 @@ pub(crate) struct AttentionLaunches {
     pub one: Option<Launch>,
     /// `AttentionParams::staged` of that one.
     pub staged: u32,
+    /// `AttentionParams::short_splits`.
+    pub short_splits: u32,
 }
 
 /// What an attention op becomes.
@@ -551,7 +552,7 @@ pub(crate) fn attention(shape: AttentionShape) -> Result<AttentionLaunches, OpEr
     let passes = kv_heads * group.div_ceil(together);
     let suffix = format!("{name}_d{}", lane * 32);
     let mut launches = vec![append];
-    let mut partials_bytes = 0;
+    let (mut partials_bytes, mut short_splits) = (0, 0);
     let tiled = rows >= PROMPT_ROWS && arch >= Arch::Sm80;
     if tiled {
         let dim = (lane * 32).max(64);
@@ -561,11 +562,21 @@ pub(crate) fn attention(shape: AttentionShape) -> Result<AttentionLaunches, OpEr
     if !tiled && (splits == 1 || rows * passes < FULL_DEVICE) {
         let ring = (splits > 1 && !few && arch >= Arch::Sm90a).then(|| ring_shared(format, dim, group)).flatten();
         launches.push(match ring {
-            Some(shared) => {
+            Some(needed) => {
+                let (most, blocks) = (shared as usize + RESERVED, rows * kv_heads * splits);
+                // More memory than it needs where not every multiprocessor has as many blocks as have room: they would crowd.
+                let each = blocks.div_ceil(multiprocessors as usize).clamp(2, most / (needed + RESERVED));
+                let spread = each < most / (needed + RESERVED);
+                let enough = match format {
+                    KvFormat::F16 if !spread => 40,
+                    _ if !spread => 16,
+                    _ => 4,
+                };
+                short_splits = (enough / rows).min(splits);
                 // A block a split and key head, or half of the heads of a short context.
-                let blocks = (kv_heads * splits.max(2 * SHORT_SPLITS)).next_multiple_of(RING_BLOCKS);
+                let grid = [rows, kv_heads * splits.max(2 * short_splits), 1];
                 let kernel = format!("attention_ring_{suffix}_h{group}");
-                Launch { shared: shared as u32, ..launch(kernel, [rows, blocks, 1], 32 * SPLIT_PAGES) }
+                Launch { shared: (most / each - RESERVED) as u32 / 128 * 128, ..launch(kernel, grid, 32 * SPLIT_PAGES) }
             }
             None => launch(format!("attention_split_{suffix}_h{together}"), [rows, passes, splits], 32 * SPLIT_PAGES),
         });
@@ -606,6 +617,7 @@ pub(crate) fn attention(shape: AttentionShape) -> Result<AttentionLaunches, OpEr
         rounds,
         one,
         staged: staged as u32,
+        short_splits: short_splits as u32,
     })
 }
 

@@ -435,7 +435,7 @@ pub(crate) struct AttentionParams {
     pub splits: u32,
     /// Of `attention_one_*`: 1 where keys are copied to shared memory, 2 where values are, too.
     pub staged: u32,
-    pub reserved: u32,
+    pub short_splits: u32,
     /// What is made of the results at once, as a product's input, by the kernel that finishes them; `wanted` 0: nothing.
     pub next: PrepareParams,
 }

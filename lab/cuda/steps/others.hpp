@@ -43,11 +43,13 @@ void line(const char* what, u32 n, const std::function<void(u32)>& one) {
 
 // `attention_ring` as the backend launches it, for a plan of so many splits; where there is such a kernel.
 bool has_ring(u32 heads, u32 kv_heads, u32 dim) { return (dim == 256 && heads == 6 * kv_heads) || (dim == 128 && heads == 4 * kv_heads); }
-Shape attention_ring(const std::string& format, u32 rows, u32 heads, u32 kv_heads, u32 dim, u32 splits) {
-    const u32 group = heads / kv_heads, piece = format == "q8" ? 64 * 68 : 32 * 128, blocks = kv_heads * std::max(splits, 8u);
-    const u32 shared = group * dim * 4 + 4 * (2 * (piece + 8) + group * (64 + 2 + 8) * 4);
+Shape attention_ring(const std::string& format, u32 heads, u32 kv_heads, u32 dim, u32 splits, AttentionParams& p) {
+    const u32 group = heads / kv_heads, piece = format == "q8" ? 64 * 68 : 32 * 128, most = 228 << 10;
+    const u32 needed = group * dim * 4 + 4 * (2 * (piece + 8) + group * (64 + 2 + 8) * 4), room = most / (needed + 1024);
+    const u32 each = std::min(std::max((kv_heads * splits + 131) / 132, 2u), room);
+    p.short_splits = std::min(each < room ? 4u : format == "q8" ? 16u : 40u, splits);
     const std::string name = "attention_ring_" + format + "_d" + std::to_string(dim) + "_h" + std::to_string(group);
-    return {name, {rows, (blocks + 3) / 4 * 4, 1}, 128, shared, 1};
+    return {name, {1, kv_heads * std::max(splits, 2 * p.short_splits), 1}, 128, (most / each - 1024) / 128 * 128, 1};
 }
 
 // Joining the splits of one row.
@@ -123,8 +125,11 @@ void time_attention(const char* model, u32 heads, u32 kv_heads, u32 dim, u32 pas
         line(name(what), n, [&](u32 i) { launch(Shape{kernel, {1, passes, splits}, 128, 0, 1}, params(i % layers), i == 0); });
     }
     if (splits > 1 && has_ring(heads, kv_heads, dim)) {
-        const Shape ring = attention_ring(format, 1, heads, kv_heads, dim, splits);
-        line(name("attention_ring"), n, [&](u32 i) { launch(ring, params(i % layers), i == 0); });
+        line(name("attention_ring"), n, [&](u32 i) {
+            AttentionParams p = params(i % layers);
+            const Shape ring = attention_ring(format, heads, kv_heads, dim, splits, p);
+            launch(ring, p, i == 0);
+        });
     }
     for (bool rounds : {false, true}) {
         if (splits == 1) continue;
@@ -239,7 +244,8 @@ void check_ring(u32 heads, u32 kv_heads, u32 dim, u32 past, u32 planned, bool q8
     CALL(cuStreamSynchronize, stream);
     const auto wanted = download<u32>(partials, words);
     CALL(cuMemsetD32, partials, 0, words);
-    launch(attention_ring(format, 1, heads, kv_heads, dim, splits), p, true);
+    const Shape ring = attention_ring(format, heads, kv_heads, dim, splits, p);
+    launch(ring, p, true);
     CALL(cuStreamSynchronize, stream);
     const auto got = download<u32>(partials, words);
     size_t wrong = 0;

@@ -127,7 +127,8 @@ void time_step(Model& model, const Sizes& sizes) {
                     go(Shape{"heads_append_f16", {1, (sizes.heads + 2 * sizes.kv_heads + 3) / 4, 1}, 128, 0, 1}, h);
                     const std::string split = "attention_split_f16_d" + std::to_string(sizes.dim) + "_h" + std::to_string(together);
                     if (has_ring(sizes.heads, sizes.kv_heads, sizes.dim)) {
-                        go(attention_ring("f16", 1, sizes.heads, sizes.kv_heads, sizes.dim, splits), a);
+                        const Shape ring = attention_ring("f16", sizes.heads, sizes.kv_heads, sizes.dim, splits, a);
+                        go(ring, a);
                     } else {
                         go(Shape{split, {1, passes, splits}, 128, 0, 1}, a);
                     }

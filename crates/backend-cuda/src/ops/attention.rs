@@ -87,7 +87,7 @@ fn prepare(frame: &Frame<'_>, op: Attention) -> Result<(AttentionLaunches, Atten
         scale,
         splits: launches.splits,
         staged: launches.staged,
-        reserved: 0,
+        short_splits: launches.short_splits,
         next: next.unwrap_or_default(),
     };
     Ok((launches, params))

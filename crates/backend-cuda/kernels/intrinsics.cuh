@@ -477,6 +477,35 @@ __device__ __forceinline__ u32 cluster_rank() {
     return rank;
 }
 
+// The blocks of its cluster.
+__device__ __forceinline__ u32 cluster_size() {
+    u32 size = 1;
+#if __CUDA_ARCH__ >= 900
+    asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(size));
+#endif
+    return size;
+}
+
+// All threads of a cluster wait for each other, and see what the others have written to shared memory.
+__device__ __forceinline__ void meet_cluster() {
+#if __CUDA_ARCH__ >= 900
+    __syncwarp();
+    asm volatile("barrier.cluster.arrive.release.aligned;\n\tbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+#endif
+}
+
+// What lies at the same place of block `rank`.
+__device__ __forceinline__ float4 floats_of_cluster(SharedPlace at, u32 rank) {
+    float4 v = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+#if __CUDA_ARCH__ >= 900
+    asm volatile("{\n\t.reg .u32 there;\n\tmapa.shared::cluster.u32 there, %4, %5;\n\t"
+                 "ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [there];\n\t}"
+                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+                 : "r"(at), "r"(rank));
+#endif
+    return v;
+}
+
 // Sends a float to block `rank`, counted by the barrier `box`: `at` and `box` are this block's own, and there it comes to the same
 // places.
 __device__ __forceinline__ void send(float* at, u64* box, u32 rank, float x) {

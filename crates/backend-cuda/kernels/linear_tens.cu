@@ -8,12 +8,7 @@
         tens::run<tens::Plan<__VA_ARGS__>>(p);                                                       \
     }
 
-LINEAR_TENS(bits1_tens32_kept, 1, 32, true, 4, 5, 2)
-LINEAR_TENS(bits1_tens32, 1, 32, false, 4, 3, 3)
-LINEAR_TENS(bits1_tens16_kept, 1, 16, true, 4, 5, 2)
-LINEAR_TENS(bits1_tens16, 1, 16, false, 4, 3, 3)
-LINEAR_TENS(bits2_tens32_kept, 2, 32, true, 4, 2, 2)
-LINEAR_TENS(bits2_tens32, 2, 32, false, 4, 2, 3)
-LINEAR_TENS(bits2_tens16_kept, 2, 16, true, 4, 2, 2)
-LINEAR_TENS(bits2_tens16, 2, 16, false, 4, 2, 3)
+LINEAR_TENS(bits1_tens32_4, 1, 32, false, 4, 5, 4)
+LINEAR_TENS(bits1_tens32_split5, 1, 32, true, 5, 3, 4)
+LINEAR_TENS(bits2_tens32_4, 2, 32, false, 4, 5, 3)
 #endif

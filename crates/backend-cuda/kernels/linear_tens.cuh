@@ -1,10 +1,12 @@
 // Products with tens of rows of 8-bit integers on Hopper: four warps multiply 64 weight rows with COLUMNS activation rows that
 // `prepare` has put into the order of the matrix units. The same results as in `linear.cuh`, bit for bit.
 //
-// A thread block has GROUPS times four warps that multiply, four that finish tiles, and one that orders copies, and one tile of 64
-// weight rows at a time; the groups take the slices of the tiles by turns. What a group reads comes by bulk copies, some records
-// together, into a ring of its own: codes and scales, and the activations, unless the block keeps those of all records. So groups
-// wait for each other at one place only: the total of a tile goes from group to group, in the order of the slices.
+// A thread block has a tile of 64 weight rows for each of its GROUPS groups of four warps, which go through the records together:
+// so what is read of the activations, they all use, and a tile's sums stay in registers. One warp more orders copies, into a ring of
+// stages of some records.
+//
+// Where there are fewer tiles than multiprocessors have groups, the blocks of a cluster share the slices of the same tiles. The sums
+// of all slices stay in the blocks' shared memory, and in the end each block adds up a share of the results, in the order of the slices.
 //
 // A code becomes a byte by a shift and a mask: 64 (1 - 2 code) of one bit, 64 (code - 2) of two. Sums begin at bits that make them
 // floats without a conversion, as in `linear_tiles.cuh`, and scales are short, so taking 64 off again costs nothing.
@@ -20,38 +22,34 @@ using tiles::MAGIC_BITS;
 constexpr u32 TILE = 64;
 constexpr u32 GROUP_THREADS = 128;
 
-// Bytes of one record of a tile of activation rows, codes and what goes with them.
+// Bytes of one record of a tile of activation rows, and what goes with them.
 constexpr u32 ROW_BYTES = TENS_ROWS * GROUP;
 constexpr u32 BESIDE_BYTES = sizeof(Beside), STARTS_AT = TENS_ROWS * sizeof(float);
 
-// How a kernel divides its work. KEPT: the block holds the activations of all records.
-template <u32 BITS_, u32 COLUMNS_, bool KEPT_, u32 GROUPS_, u32 RECORDS_, u32 STAGES_>
+// How a kernel divides its work. SPLIT: the blocks of a cluster share the slices.
+template <u32 BITS_, u32 COLUMNS_, bool SPLIT_, u32 GROUPS_, u32 RECORDS_, u32 STAGES_>
 struct Plan {
     static constexpr u32 BITS = BITS_, COLUMNS = COLUMNS_, GROUPS = GROUPS_, RECORDS = RECORDS_, STAGES = STAGES_;
-    static constexpr bool KEPT = KEPT_;
-    static constexpr u32 THREADS = (GROUPS + 1) * GROUP_THREADS + WARP;
+    static constexpr bool SPLIT = SPLIT_;
+    static constexpr u32 MULTIPLY = GROUPS * GROUP_THREADS, THREADS = MULTIPLY + WARP;
 
     static constexpr u32 ROW_BYTES = COLUMNS * GROUP;
     // Of a block of 32 weight rows.
     static constexpr u32 UNIT_BYTES = BITS * BLOCK_ROWS * 16, SCALE_BYTES = BLOCK_ROWS * 2;
+    // Of a tile of a group and slice: sums, four a thread for each eight activation rows.
+    static constexpr u32 EIGHT_BYTES = GROUP_THREADS * sizeof(float4), SUM_BYTES = COLUMNS / 8 * EIGHT_BYTES;
 
-    // A stage of a ring.
-    static constexpr u32 ROWS_AT = 0;
-    static constexpr u32 CODES_AT = ROWS_AT + (KEPT ? 0 : RECORDS * ROW_BYTES);
-    static constexpr u32 SCALES_AT = CODES_AT + 2 * RECORDS * UNIT_BYTES;
-    static constexpr u32 BESIDE_AT = SCALES_AT + 2 * RECORDS * SCALE_BYTES;
-    static constexpr u32 STAGE_END = BESIDE_AT + (KEPT ? 0 : RECORDS * BESIDE_BYTES);
-    static constexpr u32 STAGE_ALIGN = KEPT ? 128 : 1024;
-    static constexpr u32 STAGE_BYTES = (STAGE_END + STAGE_ALIGN - 1) / STAGE_ALIGN * STAGE_ALIGN;
+    // A stage of the ring: activations and what goes with them, then of each block codes and scales.
+    static constexpr u32 BESIDE_AT = RECORDS * ROW_BYTES;
+    static constexpr u32 CODES_AT = BESIDE_AT + RECORDS * BESIDE_BYTES;
+    static constexpr u32 SCALES_AT = CODES_AT + 2 * GROUPS * RECORDS * UNIT_BYTES;
+    static constexpr u32 STAGE_BYTES = (SCALES_AT + 2 * GROUPS * RECORDS * SCALE_BYTES + 1023) / 1024 * 1024;
+
     // Bytes of a record that a stage gets.
-    static constexpr u32 COMING = 2 * UNIT_BYTES + 2 * SCALE_BYTES + (KEPT ? 0 : ROW_BYTES + BESIDE_BYTES);
-    // Copies of the rows of a stage: they lie together where all rows of a tile are wanted.
-    static constexpr u32 ROW_COPIES = COLUMNS == TENS_ROWS ? 1 : RECORDS;
+    static constexpr u32 COMING = ROW_BYTES + BESIDE_BYTES + 2 * GROUPS * (UNIT_BYTES + SCALE_BYTES);
 
-    static constexpr u32 RINGS = GROUPS * STAGES * STAGE_BYTES;
-
-    // Dynamic shared memory of a block.
-    static constexpr u32 shared(u32 records) { return RINGS + (KEPT ? records * (ROW_BYTES + BESIDE_BYTES) : 0); }
+    // Dynamic shared memory of a block whose share are so many slices.
+    static constexpr u32 shared(u32 slices) { return STAGES * STAGE_BYTES + (SPLIT ? slices * GROUPS * SUM_BYTES : 0); }
 };
 
 // One of the two blocks of 32 weight rows of a tile: of gate and up the same block of either.
@@ -83,103 +81,30 @@ __device__ __forceinline__ u32 tile_count(const LinearParams& p) {
     return p.epilogue == EPILOGUE_SWIGLU ? blocks : (blocks + 1) / 2;
 }
 
-// Records of a row and how they fall into slices.
+// Records of a row, and the slices of them that a block takes.
 struct Slices {
     u32 records;
     u32 size;
     // That have records at all.
     u32 count;
+    u32 first;
+    u32 end;
+    // Records that are copied together, at most.
+    u32 piece;
 
-    __device__ explicit Slices(const LinearParams& p) {
+    __device__ Slices(const LinearParams& p, u32 most, u32 rank, u32 ranks) {
         records = p.x.padded / GROUP;
         size = (records + p.slices - 1) / p.slices;
         count = (records + size - 1) / size;
-    }
-};
-
-// The slices of tiles that a group takes, one after another.
-template <u32 GROUPS>
-struct Turn {
-    u32 tile;
-    u32 slice;
-
-    __device__ Turn(u32 group, const Slices& slices) : tile(blockIdx.x), slice(group) { settle(slices); }
-
-    __device__ void next(const Slices& slices) {
-        slice += GROUPS;
-        settle(slices);
+        const u32 pieces = (size + most - 1) / most;
+        piece = (size + pieces - 1) / pieces;
+        first = begin(rank, ranks);
+        end = begin(rank + 1, ranks);
     }
 
-    __device__ void settle(const Slices& slices) {
-        while (slice >= slices.count) {
-            slice -= slices.count;
-            tile += gridDim.x;
-        }
-    }
-};
-
-// A group's copies, ordered by one thread.
-template <typename P>
-struct Feed {
-    Turn<P::GROUPS> turn;
-    // Of the slice: the next record and its end.
-    u32 record;
-    u32 end;
-    // Codes and scales of the tile's two blocks.
-    const u8* codes[2];
-    const u8* scales[2];
-
-    __device__ Feed(const LinearParams& p, u32 group, const Slices& slices) : turn(group, slices) {
-        begin(slices);
-        find(p);
-    }
-
-    __device__ void begin(const Slices& slices) {
-        record = turn.slice * slices.size;
-        end = min(record + slices.size, slices.records);
-    }
-
-    __device__ void find(const LinearParams& p) {
-#pragma unroll
-        for (u32 i = 0; i < 2; ++i) {
-            const Half half(p, min(turn.tile, tile_count(p) - 1), i);
-            codes[i] = half.part->codes + u64(half.block) * half.part->units * (BLOCK_ROWS * 16);
-            scales[i] = half.part->scales + u64(half.block) * half.part->groups * (BLOCK_ROWS * 2);
-        }
-    }
-
-    // Orders the weights, the activations or both of the next records.
-    __device__ void bring(
-        const LinearParams& p, const Slices& slices, SharedPlace stage, SharedPlace full, bool weights, bool activations
-    ) {
-        const u32 count = min(end - record, P::RECORDS);
-        if (weights) {
-            expect_bytes(full, count * P::COMING);
-#pragma unroll
-            for (u32 i = 0; i < 2; ++i) {
-                copy_bulk(stage + (P::CODES_AT + i * P::RECORDS * P::UNIT_BYTES), codes[i] + record * P::UNIT_BYTES,
-                          count * P::UNIT_BYTES, full);
-                copy_bulk(stage + (P::SCALES_AT + i * P::RECORDS * P::SCALE_BYTES), scales[i] + record * P::SCALE_BYTES,
-                          count * P::SCALE_BYTES, full);
-            }
-        }
-        if (!P::KEPT && activations) {
-            const u64 place = u64(blockIdx.y) * slices.records + record;
-            copy_bulk(stage + P::BESIDE_AT, p.x.beside + place, count * BESIDE_BYTES, full);
-            const u32 copies = P::ROW_COPIES == 1 ? 1 : count, bytes = P::ROW_COPIES == 1 ? count * P::ROW_BYTES : P::ROW_BYTES;
-            for (u32 r = 0; r < copies; ++r) {
-                copy_bulk(stage + (P::ROWS_AT + r * P::ROW_BYTES), p.x.tiles + (place + r) * ROW_BYTES, bytes, full);
-            }
-        }
-        record += count;
-        if (record < end) return;
-        const u32 before = turn.tile;
-        turn.next(slices);
-        begin(slices);
-        if (turn.tile != before) find(p);
-    }
-
-    __device__ bool is_over(u32 tile_end) const { return turn.tile >= tile_end; }
+    __device__ u32 begin(u32 rank, u32 ranks) const { return rank * count / ranks; }
+    __device__ u32 from(u32 slice) const { return slice * size; }
+    __device__ u32 to(u32 slice) const { return min(slice * size + size, records); }
 };
 
 // Codes of one record of a lane's two weight rows: 32 neighbouring columns of each.
@@ -211,26 +136,6 @@ constexpr u32 FLIPPED = BITS == 1 ? 0x40404040u : 0x80808080u;
 template <u32 BITS>
 constexpr float UNIT = BITS == 1 ? -1.0f / 64.0f : 1.0f / 32.0f;
 
-// The activations of all records.
-template <typename P>
-struct Kept {
-    SharedPlace rows;
-    SharedPlace beside;
-
-    __device__ Kept(SharedPlace memory, u32 records) : rows(memory), beside(memory + records * P::ROW_BYTES) {}
-
-    __device__ void bring(const Prepared& x, const Slices& slices, u32 slice, SharedPlace full) const {
-        const u32 first = slice * slices.size, count = min(slices.size, slices.records - first);
-        const u64 place = u64(blockIdx.y) * slices.records + first;
-        expect_bytes(full, count * (P::ROW_BYTES + BESIDE_BYTES));
-        copy_bulk(beside + first * BESIDE_BYTES, x.beside + place, count * BESIDE_BYTES, full);
-        const u32 copies = P::ROW_COPIES == 1 ? 1 : count, bytes = P::ROW_COPIES == 1 ? count * P::ROW_BYTES : P::ROW_BYTES;
-        for (u32 r = 0; r < copies; ++r) {
-            copy_bulk(rows + (first + r) * P::ROW_BYTES, x.tiles + (place + r) * ROW_BYTES, bytes, full);
-        }
-    }
-};
-
 // Few weights have residuals; the code for them is there once.
 template <u32 BITS>
 __device__ __noinline__ float residuals(const LinearParams& p, u32 row, const Part* part, u32 block, u32 in_block) {
@@ -238,269 +143,351 @@ __device__ __noinline__ float residuals(const LinearParams& p, u32 row, const Pa
     return tiles::residuals<BITS, false>(linear::from_row(p.x, row), place, 0);
 }
 
-// What the threads of a block share beside the rings.
+// Stages that are filled, and stages that all warps have read.
 template <typename P>
 struct Common {
-    // A tile's total, slice by slice: a float of each column and half for a thread of a group.
-    float4 totals[P::COLUMNS / 8][GROUP_THREADS];
-    // Of each group: stages that are filled, stages that its warps have read, totals that it has passed on.
-    u64 groups[P::GROUPS][2 * P::STAGES + 1];
-    u64 kept[linear::MOST_SLICES];
-    // The total has all slices, and it has been taken.
-    u64 ready, taken;
+    u64 full[P::STAGES];
+    u64 empty[P::STAGES];
 };
 
-// A block's tiles, their sums and the places of both.
+// A block's tiles, slices and memory.
 template <typename P>
 struct Block {
     const LinearParams& p;
+    const u32 rank;
+    const u32 ranks;
     const Slices slices;
-    const u32 tile_end;
+    // Sets of tiles, one for each group.
+    const u32 first_set;
+    const u32 sets;
+    const u32 tiles;
     // Of activations: the first row, and how many there are.
     const u32 first;
     const u32 count;
-    const SharedPlace common;
+    const SharedPlace full;
     const SharedPlace memory;
 
-    __device__ SharedPlace totals() const { return common + threadIdx.x % GROUP_THREADS * sizeof(float4); }
-    __device__ SharedPlace barrier(u32 index) const { return common + (sizeof(Common<P>::totals) + 8 * index); }
-    __device__ SharedPlace full(u32 group, u32 stage) const { return barrier(group * (2 * P::STAGES + 1) + stage); }
-    __device__ SharedPlace empty(u32 group, u32 stage) const { return full(group, P::STAGES + stage); }
-    __device__ SharedPlace passed(u32 group) const { return full(group, 2 * P::STAGES); }
-    __device__ SharedPlace kept(u32 slice) const { return full(P::GROUPS, slice); }
-    __device__ SharedPlace ready() const { return full(P::GROUPS, linear::MOST_SLICES); }
-    __device__ SharedPlace taken() const { return full(P::GROUPS, linear::MOST_SLICES + 1); }
-    __device__ SharedPlace ring(u32 group) const {
-        return memory + ((P::KEPT ? slices.records * (P::ROW_BYTES + BESIDE_BYTES) : 0) + group * P::STAGES * P::STAGE_BYTES);
+    __device__ SharedPlace empty() const { return full + 8 * P::STAGES; }
+    __device__ SharedPlace sums() const { return memory + P::STAGES * P::STAGE_BYTES; }
+    __device__ u32 set_step() const { return gridDim.x / ranks; }
+};
+
+// The stages of the ring, one after another.
+template <typename P>
+struct Ring {
+    u32 stage = 0;
+    u32 phase = 0;
+
+    __device__ void next() {
+        if (++stage < P::STAGES) return;
+        stage = 0;
+        phase ^= 1;
     }
 };
 
-// Orders the copies of all groups, a lane those of one group.
+// A block's way through its tiles: the records that a stage gets, one piece after another.
+template <typename P>
+struct Way {
+    const Block<P>& b;
+    u32 set;
+    u32 slice;
+    u32 base;
+
+    __device__ explicit Way(const Block<P>& b) : b(b), set(b.first_set), slice(b.slices.first), base(b.slices.from(slice)) {}
+
+    __device__ bool is_over() const { return set >= b.sets; }
+    __device__ u32 count() const { return min(b.slices.to(slice) - base, b.slices.piece); }
+
+    __device__ void next() {
+        base += b.slices.piece;
+        if (base < b.slices.to(slice)) return;
+        if (++slice == b.slices.end) {
+            slice = b.slices.first;
+            set += b.set_step();
+        }
+        base = b.slices.from(slice);
+    }
+};
+
+// Orders copies, by a warp: a lane has codes or scales of one of the two blocks of a group, others have the activations. Weights
+// are ordered before the kernel in front has ended.
 template <typename P>
 __device__ __forceinline__ void feed(const Block<P>& b) {
-    const u32 group = threadIdx.x % WARP;
-    if (group >= P::GROUPS) {
-        wait_for_previous();
-        return;
-    }
-    const SharedPlace ring = b.ring(group);
-    Feed<P> ahead(b.p, group, b.slices), rows = ahead;
-#pragma unroll 1
-    for (u32 s = 0; s < P::STAGES && !ahead.is_over(b.tile_end); ++s) {
-        ahead.bring(b.p, b.slices, ring + s * P::STAGE_BYTES, b.full(group, s), true, false);
-    }
+    constexpr u32 OF_WEIGHTS = 4 * P::GROUPS;
+    const u32 lane = threadIdx.x % WARP, half = lane / 2;
+    const bool codes = lane % 2 == 0;
+    const u32 each = codes ? P::UNIT_BYTES : P::SCALE_BYTES;
+    const u32 at = codes ? P::CODES_AT + half * P::RECORDS * P::UNIT_BYTES : P::SCALES_AT + half * P::RECORDS * P::SCALE_BYTES;
+    const u8* from = nullptr;
+    u32 known = NONE;
+    const auto stage = [&](const Ring<P>& ring) { return b.memory + ring.stage * P::STAGE_BYTES; };
+    const auto weights = [&](const Way<P>& way, const Ring<P>& ring) {
+        const u32 count = way.count();
+        const SharedPlace full = b.full + 8 * ring.stage;
+        if (known != way.set && lane < OF_WEIGHTS) {
+            known = way.set;
+            const Half of(b.p, min(known * P::GROUPS + half / 2, b.tiles - 1), half % 2);
+            from = codes ? of.part->codes + u64(of.block) * of.part->units * (BLOCK_ROWS * 16)
+                         : of.part->scales + u64(of.block) * of.part->groups * (BLOCK_ROWS * 2);
+        }
+        if (lane == 0) expect_bytes(full, count * P::COMING);
+        __syncwarp();
+        if (lane < OF_WEIGHTS) copy_bulk(stage(ring) + at, from + way.base * each, count * each, full);
+    };
+    const auto rows = [&](const Way<P>& way, const Ring<P>& ring) {
+        const u32 count = way.count();
+        const SharedPlace full = b.full + 8 * ring.stage;
+        const u64 place = u64(blockIdx.y) * b.slices.records + way.base;
+        if (lane == OF_WEIGHTS) copy_bulk(stage(ring) + P::BESIDE_AT, b.p.x.beside + place, count * BESIDE_BYTES, full);
+        // They lie together where all rows of a tile are wanted.
+        const u32 copies = P::COLUMNS == TENS_ROWS ? 1 : count, r = lane - OF_WEIGHTS - 1;
+        if (r < copies) copy_bulk(stage(ring) + r * P::ROW_BYTES, b.p.x.tiles + (place + r) * ROW_BYTES, count / copies * P::ROW_BYTES, full);
+    };
+    Way<P> ahead(b), first = ahead;
+    Ring<P> ring, begin;
+    for (; begin.phase == 0 && !ahead.is_over(); ahead.next(), begin.next()) weights(ahead, begin);
     wait_for_previous();
-    if (P::KEPT) {
-        const Kept<P> kept(b.memory, b.slices.records);
-        for (u32 s = group; s < b.slices.count; s += P::GROUPS) kept.bring(b.p.x, b.slices, s, b.kept(s));
-    } else {
-#pragma unroll 1
-        for (u32 s = 0; s < P::STAGES && !rows.is_over(b.tile_end); ++s) {
-            rows.bring(b.p, b.slices, ring + s * P::STAGE_BYTES, b.full(group, s), false, true);
-        }
-    }
-    u32 stage = 0, phase = 0;
-    while (!ahead.is_over(b.tile_end)) {
-        // Other lanes' stages may be free before.
-        if (!is_phase_over(b.empty(group, stage), phase)) {
-            rest_a_little();
-            continue;
-        }
-        ahead.bring(b.p, b.slices, ring + stage * P::STAGE_BYTES, b.full(group, stage), true, true);
-        if (++stage == P::STAGES) {
-            stage = 0;
-            phase ^= 1;
-        }
+    for (; ring.phase == 0 && !first.is_over(); first.next(), ring.next()) rows(first, ring);
+    for (; !ahead.is_over(); ahead.next(), ring.next()) {
+        wait_for_phase(b.empty() + 8 * ring.stage, ring.phase ^ 1);
+        weights(ahead, ring);
+        rows(ahead, ring);
     }
 }
 
-// Multiplies: the slices of group `group`.
+// Where the results go of which a thread of a group has the sums: of two weight rows, or one of gate and of up.
+template <typename P>
+struct Results {
+    const LinearParams& p;
+    Half halves[2];
+    // Of activations, of those of the launch.
+    u32 first;
+    u32 end;
+    // The weight rows in their blocks.
+    u32 rows[2];
+    u32 columns[2];
+    bool is_there[2];
+    bool gated;
+    bool bare;
+
+    __device__ Results(const Block<P>& b, u32 tile, u32 thread)
+        : p(b.p), halves{half(b, tile, thread, 0), half(b, tile, thread, 1)}, first(b.first + thread % 4 * 2), end(b.first + b.count) {
+        const u32 g = thread % WARP / 4, warp = thread / WARP;
+        gated = p.epilogue == EPILOGUE_SWIGLU;
+        bare = halves[0].part->residual_first == nullptr && halves[1].part->residual_first == nullptr;
+#pragma unroll
+        for (u32 m = 0; m < 2; ++m) {
+            rows[m] = gated ? 8 * warp + g : warp % 2 * 16 + 8 * m + g;
+            const u32 in_part = halves[m].block * BLOCK_ROWS + rows[m];
+            columns[m] = halves[m].part->first_row + in_part;
+            is_there[m] = !(gated && m > 0) && tile < b.tiles && halves[m].is_there && in_part < halves[m].part->rows;
+        }
+    }
+
+    static __device__ Half half(const Block<P>& b, u32 tile, u32 thread, u32 m) {
+        return Half(b.p, min(tile, b.tiles - 1), b.p.epilogue == EPILOGUE_SWIGLU ? m : thread / (2 * WARP));
+    }
+
+    // What is added to the results of activation rows 8 j..: of either, for both weight rows.
+    __device__ float4 added(u32 j) const {
+        float4 all = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        if (p.epilogue != EPILOGUE_RESIDUAL) return all;
+        const u32 r = first + 8 * j;
+        if (r < end && is_there[0]) all.x = *at(p.residual, r, columns[0]);
+        if (r + 1 < end && is_there[0]) all.y = *at(p.residual, r + 1, columns[0]);
+        if (r < end && is_there[1]) all.z = *at(p.residual, r, columns[1]);
+        if (r + 1 < end && is_there[1]) all.w = *at(p.residual, r + 1, columns[1]);
+        return all;
+    }
+
+    __device__ float finished(u32 row, u32 m, float total) const {
+        return bare ? total : total + residuals<P::BITS>(p, row, halves[m].part, halves[m].block, rows[m]);
+    }
+
+    __device__ void store(u32 row, u32 m, float y) const { p.out[u64(row) * p.out_stride + columns[m]] = y; }
+
+    __device__ void finish(u32 j, const float4& total, const float4& added) const {
+        const float totals[4] = {total.x, total.y, total.z, total.w}, more[4] = {added.x, added.y, added.z, added.w};
+#pragma unroll
+        for (u32 i = 0; i < 2; ++i) {
+            const u32 row = first + 8 * j + i;
+            if (row >= end) continue;
+            if (gated) {
+                if (is_there[0]) store(row, 0, silu(finished(row, 0, totals[i])) * finished(row, 1, totals[2 + i]));
+                continue;
+            }
+#pragma unroll
+            for (u32 m = 0; m < 2; ++m) {
+                if (!is_there[m]) continue;
+                float y = finished(row, m, totals[2 * m + i]);
+                if (p.epilogue == EPILOGUE_RESIDUAL) y += more[2 * m + i];
+                store(row, m, y);
+            }
+        }
+    }
+};
+
+// Multiplies the tiles of group `group`.
 template <typename P>
 __device__ __forceinline__ void multiply(const Block<P>& b, u32 group) {
     constexpr u32 BITS = P::BITS, OWN = P::COLUMNS / 2;
     const LinearParams& p = b.p;
     const Slices& slices = b.slices;
-    wait_for_previous();
     const u32 warp = warp_index() % 4, lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4;
     const bool gated = p.epilogue == EPILOGUE_SWIGLU;
-    const Kept<P> kept(b.memory, slices.records);
     // Places are hidden from the compiler, which would find them anew for every access.
-    const SharedPlace ring = hidden(b.ring(group)), full = hidden(b.full(group, 0)), totals = hidden(b.totals());
-    const SharedPlace passed = full + 8 * 2 * P::STAGES, front = b.passed(group == 0 ? P::GROUPS - 1 : group - 1);
+    const SharedPlace memory = hidden(b.memory), full = hidden(b.full);
+    SharedPlace sums = b.sums() + (group * P::SUM_BYTES + threadIdx.x % GROUP_THREADS * sizeof(float4));
     // The lane's two weight rows in a stage.
     u32 codes_at[2], scales_at[2];
 #pragma unroll
     for (u32 i = 0; i < 2; ++i) {
-        const u32 half = gated ? i : warp / 2, row = gated ? 8 * warp + g : warp % 2 * 16 + 8 * i + g;
+        const u32 half = 2 * group + (gated ? i : warp / 2), row = gated ? 8 * warp + g : warp % 2 * 16 + 8 * i + g;
         const u32 unit = BITS * t / 4, word = BITS * t % 4;
         codes_at[i] = P::CODES_AT + half * P::RECORDS * P::UNIT_BYTES + (unit * BLOCK_ROWS + row) * 16 + 4 * word;
         scales_at[i] = P::SCALES_AT + half * P::RECORDS * P::SCALE_BYTES + row * 2;
     }
     const u32 flipped = unknown(FLIPPED<BITS>);
-    u32 stage = 0, phase = 0, round = 0, tiles = 0, known = NONE;
-    float factor[2] = {};
-    bool is_half[2] = {};
-    for (Turn<P::GROUPS> turn(group, slices); turn.tile < b.tile_end; turn.next(slices), ++round) {
-        if (known != turn.tile) {
-            known = turn.tile;
-            tiles = (known - blockIdx.x) / gridDim.x;
+    Ring<P> ring;
+    for (u32 set = b.first_set; set < b.sets; set += b.set_step()) {
+        const u32 tile = set * P::GROUPS + group;
+        float factor[2] = {};
+        bool is_half[2] = {};
 #pragma unroll
-            for (u32 i = 0; i < 2; ++i) {
-                const Half half(p, known, gated ? i : warp / 2);
-                factor[i] = half.part->factor * UNIT<BITS>;
-                is_half[i] = half.part->scale_type == PARAM_F16;
-            }
+        for (u32 i = 0; i < 2; ++i) {
+            const Half half(p, min(tile, b.tiles - 1), gated ? i : warp / 2);
+            factor[i] = half.part->factor * UNIT<BITS>;
+            is_half[i] = half.part->scale_type == PARAM_F16;
         }
-        if (P::KEPT) wait_for_phase(b.kept(turn.slice), 0);
-        float sum[OWN] = {};
-        const u32 start = turn.slice * slices.size, end = min(start + slices.size, slices.records);
+        float total[OWN] = {};
 #pragma unroll 1
-        for (u32 base = start; base < end; base += P::RECORDS) {
-            wait_for_phase(full + 8 * stage, phase);
-            const SharedPlace now = ring + stage * P::STAGE_BYTES;
-            const auto rows = matrix_place(P::KEPT ? kept.rows + base * P::ROW_BYTES : now + P::ROWS_AT);
-            const SharedPlace beside = (P::KEPT ? kept.beside + base * BESIDE_BYTES : now + P::BESIDE_AT) + 8 * t;
-            const SharedPlace codes_of[2] = {now + codes_at[0], now + codes_at[1]};
-            const SharedPlace scales_of[2] = {now + scales_at[0], now + scales_at[1]};
-            const u32 records = min(end - base, P::RECORDS);
-            Codes<BITS> codes;
+        for (u32 slice = slices.first; slice < slices.end; ++slice) {
+            float sum[OWN] = {};
+            const u32 end = slices.to(slice);
+#pragma unroll 1
+            for (u32 base = slices.from(slice); base < end; base += slices.piece, ring.next()) {
+                wait_for_phase(full + 8 * ring.stage, ring.phase);
+                const SharedPlace now = memory + ring.stage * P::STAGE_BYTES;
+                const auto rows = matrix_place(now);
+                const SharedPlace beside = now + P::BESIDE_AT + 8 * t;
+                const SharedPlace codes_of[2] = {now + codes_at[0], now + codes_at[1]};
+                const SharedPlace scales_of[2] = {now + scales_at[0], now + scales_at[1]};
+                const u32 records = min(end - base, slices.piece);
+                Codes<BITS> codes;
 #pragma unroll
-            for (u32 i = 0; i < 2; ++i) codes.load(i, codes_of[i]);
+                for (u32 i = 0; i < 2; ++i) codes.load(i, codes_of[i]);
 #pragma unroll
-            for (u32 r = 0; r < P::RECORDS; ++r) {
-                if (r >= records) break;
-                u32 a[4][4];
+                for (u32 r = 0; r < P::RECORDS; ++r) {
+                    if (r >= records) break;
+                    u32 a[4][4];
 #pragma unroll
-                for (u32 k = 0; k < 8; ++k) {
+                    for (u32 k = 0; k < 8; ++k) {
 #pragma unroll
-                    for (u32 i = 0; i < 2; ++i) a[k / 2][i + 2 * (k % 2)] = codes.four(i, k, flipped);
+                        for (u32 i = 0; i < 2; ++i) a[k / 2][i + 2 * (k % 2)] = codes.four(i, k, flipped);
+                    }
+                    i32 d[OWN];
+#pragma unroll
+                    for (u32 j = 0; j < OWN / 4; ++j) {
+                        uint2 begin = make_uint2(MAGIC_BITS, MAGIC_BITS);
+                        if (BITS == 2) begin = shared_words(beside + (r * BESIDE_BYTES + STARTS_AT + 32 * j));
+                        d[4 * j] = d[4 * j + 2] = i32(begin.x);
+                        d[4 * j + 1] = d[4 * j + 3] = i32(begin.y);
+                    }
+                    begin_multiplying();
+                    multiply_tens(d, a, rows, r * P::ROW_BYTES / 16);
+                    close_multiplying();
+                    // What comes next is on its way while the matrix units work.
+                    float scale[2], less[2], step[OWN / 2];
+#pragma unroll
+                    for (u32 i = 0; i < 2; ++i) {
+                        const u16 stored = shared_half(scales_of[i] + r * P::SCALE_BYTES);
+                        scale[i] = factor[i] * (is_half[i] ? half_value(stored) : bf16_value(stored));
+                        less[i] = -MAGIC * scale[i];
+                    }
+#pragma unroll
+                    for (u32 j = 0; j < OWN / 4; ++j) {
+                        const uint2 two = shared_words(beside + (r * BESIDE_BYTES + 32 * j));
+                        step[2 * j] = __uint_as_float(two.x);
+                        step[2 * j + 1] = __uint_as_float(two.y);
+                    }
+                    if (r + 1 < P::RECORDS) {
+                        // Behind the last record these are codes that nobody uses.
+#pragma unroll
+                        for (u32 i = 0; i < 2; ++i) codes.load(i, codes_of[i] + (r + 1) * P::UNIT_BYTES);
+                    }
+                    wait_for_products<0>(d);
+#pragma unroll
+                    for (u32 i = 0; i < OWN; ++i) {
+                        const float term = fmaf(__int_as_float(d[i]), scale[i / 2 % 2], less[i / 2 % 2]);
+                        sum[i] = fmaf(step[i / 4 * 2 + i % 2], term, sum[i]);
+                    }
                 }
-                i32 d[OWN];
-#pragma unroll
-                for (u32 j = 0; j < OWN / 4; ++j) {
-                    uint2 begin = make_uint2(MAGIC_BITS, MAGIC_BITS);
-                    if (BITS == 2) begin = shared_words(beside + (r * BESIDE_BYTES + STARTS_AT + 32 * j));
-                    d[4 * j] = d[4 * j + 2] = i32(begin.x);
-                    d[4 * j + 1] = d[4 * j + 3] = i32(begin.y);
-                }
-                begin_multiplying();
-                multiply_tens(d, a, rows, r * P::ROW_BYTES / 16);
-                close_multiplying();
-                // What comes next is on its way while the matrix units work.
-                float scale[2], less[2], step[OWN / 2];
-#pragma unroll
-                for (u32 i = 0; i < 2; ++i) {
-                    const u16 stored = shared_half(scales_of[i] + r * P::SCALE_BYTES);
-                    scale[i] = factor[i] * (is_half[i] ? half_value(stored) : bf16_value(stored));
-                    less[i] = -MAGIC * scale[i];
-                }
-#pragma unroll
-                for (u32 j = 0; j < OWN / 4; ++j) {
-                    const uint2 two = shared_words(beside + (r * BESIDE_BYTES + 32 * j));
-                    step[2 * j] = __uint_as_float(two.x);
-                    step[2 * j + 1] = __uint_as_float(two.y);
-                }
-                if (r + 1 < P::RECORDS) {
-                    // Behind the last record these are codes that nobody uses.
-#pragma unroll
-                    for (u32 i = 0; i < 2; ++i) codes.load(i, codes_of[i] + (r + 1) * P::UNIT_BYTES);
-                }
-                wait_for_products<0>(d);
-#pragma unroll
-                for (u32 i = 0; i < OWN; ++i) {
-                    const float term = fmaf(__int_as_float(d[i]), scale[i / 2 % 2], less[i / 2 % 2]);
-                    sum[i] = fmaf(step[i / 4 * 2 + i % 2], term, sum[i]);
-                }
+                __syncwarp();
+                if (lane == 0) arrive(full + 8 * (P::STAGES + ring.stage));
             }
-            __syncwarp();
-            if (lane == 0) arrive(full + 8 * (P::STAGES + stage));
-            if (++stage == P::STAGES) {
-                stage = 0;
-                phase ^= 1;
+            if (P::SPLIT) {
+#pragma unroll
+                for (u32 j = 0; j < OWN / 4; ++j) {
+                    store_shared(sums + j * P::EIGHT_BYTES, make_float4(sum[4 * j], sum[4 * j + 1], sum[4 * j + 2], sum[4 * j + 3]));
+                }
+                sums += P::GROUPS * P::SUM_BYTES;
+            } else {
+#pragma unroll
+                for (u32 i = 0; i < OWN; ++i) total[i] += sum[i];
             }
         }
-        // Onto the total of the slices before, which the group in front passes on; it also has read what was there by then.
-        if (group > 0 || round > 0) wait_for_phase(front, (group == 0 ? round + 1 : round) & 1);
-        const bool is_first = turn.slice == 0, is_last = turn.slice + 1 == slices.count;
-        if (is_first && tiles > 0) wait_for_phase(b.taken(), (tiles - 1) & 1);
+        if (P::SPLIT) break;
+        wait_for_previous();
+        const Results<P> results(b, tile, threadIdx.x % GROUP_THREADS);
+        float4 added[OWN / 4];
+#pragma unroll
+        for (u32 j = 0; j < OWN / 4; ++j) added[j] = results.added(j);
 #pragma unroll
         for (u32 j = 0; j < OWN / 4; ++j) {
-            float4 total = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-            if (!is_first) total = shared_floats(totals + j * GROUP_THREADS * sizeof(float4));
-            total.x += sum[4 * j];
-            total.y += sum[4 * j + 1];
-            total.z += sum[4 * j + 2];
-            total.w += sum[4 * j + 3];
-            store_shared(totals + j * GROUP_THREADS * sizeof(float4), total);
-        }
-        __syncwarp();
-        if (lane == 0) {
-            arrive(passed);
-            if (is_last) arrive(b.ready());
+            results.finish(j, make_float4(total[4 * j], total[4 * j + 1], total[4 * j + 2], total[4 * j + 3]), added[j]);
         }
     }
 }
 
-// Stores finished tiles, of which a lane has two weight rows; what is added to them is on its way before.
+// Adds up the sums of all slices, a share of the results of the cluster's tiles: four of them a thread.
 template <typename P>
-__device__ __forceinline__ void finish(const Block<P>& b) {
-    const LinearParams& p = b.p;
-    const u32 lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4, warp = warp_index() % 4;
-    const bool gated = p.epilogue == EPILOGUE_SWIGLU;
-    constexpr u32 OWN = P::COLUMNS / 4;
-    const auto row = [&](u32 of) { return gated ? 8 * warp + g : warp % 2 * 16 + 8 * of + g; };
-    wait_for_previous();
-    u32 phase = 0;
-    for (u32 tile = blockIdx.x; tile < b.tile_end; tile += gridDim.x, phase ^= 1) {
-        const Half halves[2] = {Half(p, tile, gated ? 0 : warp / 2), Half(p, tile, gated ? 1 : warp / 2)};
-        const bool bare = halves[0].part->residual_first == nullptr && halves[1].part->residual_first == nullptr;
-        u32 column[2];
-        bool is_there[2];
-        float beside[2][OWN];
+__device__ __forceinline__ void join(const Block<P>& b) {
+    constexpr u32 EIGHTS = P::COLUMNS / 8, ALL = P::GROUPS * EIGHTS * GROUP_THREADS, AT_ONCE = 8;
+    meet_cluster();
+    if (threadIdx.x < P::MULTIPLY) {
+        wait_for_previous();
+        for (u32 i = b.rank * ALL / b.ranks + threadIdx.x; i < (b.rank + 1) * ALL / b.ranks; i += P::MULTIPLY) {
+            const u32 thread = i % GROUP_THREADS, eight = i / GROUP_THREADS;
+            const Results<P> results(b, b.first_set * P::GROUPS + eight / EIGHTS, thread);
+            const float4 added = results.added(eight % EIGHTS);
+            float4 total = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+            const SharedPlace sums = b.sums() + (eight * P::EIGHT_BYTES + thread * sizeof(float4));
+            u32 rank = 0, place = 0;
+            for (u32 base = 0; base < b.slices.count; base += AT_ONCE) {
+                float4 some[AT_ONCE];
 #pragma unroll
-        for (u32 m = 0; m < 2; ++m) {
-            const u32 in_part = halves[m].block * BLOCK_ROWS + row(m);
-            column[m] = halves[m].part->first_row + in_part;
-            is_there[m] = !(gated && m > 0) && halves[m].is_there && in_part < halves[m].part->rows;
-            const bool adds = p.epilogue == EPILOGUE_RESIDUAL && is_there[m];
-            const float* const added = adds ? at(p.residual, b.first + 2 * t, column[m]) : nullptr;
+                for (u32 s = 0; s < AT_ONCE; ++s) {
+                    if (base + s >= b.slices.count) break;
+                    if (base + s == b.slices.begin(rank + 1, b.ranks)) {
+                        ++rank;
+                        place = 0;
+                    }
+                    some[s] = floats_of_cluster(sums + place++ * (P::GROUPS * P::SUM_BYTES), rank);
+                }
 #pragma unroll
-            for (u32 i = 0; i < OWN; ++i) {
-                const u32 r = i / 2 * 8 + i % 2;
-                beside[m][i] = adds && r + 2 * t < b.count ? added[u64(r) * p.residual.row_stride] : 0.0f;
+                for (u32 s = 0; s < AT_ONCE; ++s) {
+                    if (base + s >= b.slices.count) break;
+                    total.x += some[s].x;
+                    total.y += some[s].y;
+                    total.z += some[s].z;
+                    total.w += some[s].w;
+                }
             }
-        }
-        wait_for_phase(b.ready(), phase);
-        float total[P::COLUMNS / 2];
-#pragma unroll
-        for (u32 j = 0; j < P::COLUMNS / 8; ++j) {
-            const float4 four = shared_floats(b.totals() + j * GROUP_THREADS * sizeof(float4));
-            total[4 * j] = four.x;
-            total[4 * j + 1] = four.y;
-            total[4 * j + 2] = four.z;
-            total[4 * j + 3] = four.w;
-        }
-        __syncwarp();
-        if (lane == 0) arrive(b.taken());
-#pragma unroll
-        for (u32 m = 0; m < 2; ++m) {
-            if (!is_there[m]) continue;
-            float* const out = p.out + u64(b.first + 2 * t) * p.out_stride + column[m];
-#pragma unroll
-            for (u32 i = 0; i < OWN; ++i) {
-                const u32 r = i / 2 * 8 + i % 2;
-                if (r + 2 * t >= b.count) continue;
-                const auto finished = [&](u32 of) {
-                    const float y = total[i / 2 * 4 + 2 * of + i % 2];
-                    return bare ? y : y + residuals<P::BITS>(p, b.first + r + 2 * t, halves[of].part, halves[of].block, row(of));
-                };
-                float y = finished(m);
-                if (gated) y = silu(y) * finished(1);
-                if (p.epilogue == EPILOGUE_RESIDUAL) y += beside[m][i];
-                out[u64(r) * p.out_stride] = y;
-            }
+            results.finish(eight % EIGHTS, total, added);
         }
     }
+    // The others may still read what is here.
+    meet_cluster();
 }
 
 template <typename P>
@@ -513,19 +500,21 @@ __device__ __forceinline__ void run(const LinearParams& p) {
         wait_for_previous();
         return;
     }
-    const u32 count = min(*p.rows - first, P::COLUMNS);
-    const Block<P> block{p, Slices(p), tile_count(p), first, count, shared_place(&common), shared_place(memory)};
-    constexpr u32 EACH = 2 * P::STAGES + 1, OF_GROUPS = P::GROUPS * EACH, BARRIERS = OF_GROUPS + linear::MOST_SLICES + 2;
-    if (threadIdx.x < BARRIERS) {
-        const bool one = threadIdx.x < OF_GROUPS ? threadIdx.x % EACH < P::STAGES : threadIdx.x < BARRIERS - 2;
-        make_barrier(block.barrier(threadIdx.x), one ? 1 : 4);
+    const u32 count = min(*p.rows - first, P::COLUMNS), tiles = tile_count(p);
+    const u32 rank = P::SPLIT ? cluster_rank() : 0, ranks = P::SPLIT ? cluster_size() : 1;
+    const Block<P> block{
+        p, rank, ranks, Slices(p, P::RECORDS, rank, ranks), blockIdx.x / ranks, (tiles + P::GROUPS - 1) / P::GROUPS, tiles, first,
+        count, shared_place(&common), shared_place(memory)
+    };
+    if (threadIdx.x < 2 * P::STAGES) {
+        make_barrier(block.full + 8 * threadIdx.x, threadIdx.x < P::STAGES ? 1 : 4 * P::GROUPS);
         show_barriers();
     }
     __syncthreads();
-    const u32 role = warp_index() / 4;
-    if (role < P::GROUPS) multiply(block, role);
-    else if (role == P::GROUPS) finish(block);
+    const u32 role = warp_index();
+    if (role < 4 * P::GROUPS) multiply(block, role / 4);
     else feed(block);
+    if (P::SPLIT) join(block);
 }
 
 }  // namespace tens

@@ -187,7 +187,7 @@ impl Kind {
                 Kind::Affine
             }
             _ if rows > MOST_ROWS && !shape.plain => Kind::Grouped,
-            _ if Tens::of(shape.codes, product).is_some() => Kind::Tens,
+            _ if Tens::of(shape.codes, product) => Kind::Tens,
             // Codes of four bits have no room beside a batch.
             _ if rows > MOST_ROWS && rows <= BATCH_ROWS && arch >= Arch::Sm80 && shape.codes != Codes::Bits4 => {
                 Kind::Batch
@@ -334,10 +334,10 @@ pub(crate) fn linear(parts: &[Shape], product: &Product) -> Vec<(Range<usize>, L
                     Launch { shared: AFFINE_SHARED, ..launch }
                 }
                 Kind::Tens => {
-                    let Some(tens) = Tens::of(codes, product) else { unreachable!("found to be tens") };
-                    let grid = Tens::grid(product, if swiglu { blocks } else { blocks.div_ceil(2) });
-                    let launch = launch(format!("linear_{name}_{}", tens.name()), grid, Tens::THREADS);
-                    Launch { shared: tens.shared as u32, ..launch }
+                    let tiles = if swiglu { blocks } else { blocks.div_ceil(2) };
+                    let Some(tens) = Tens::of_tiles(codes, product, tiles) else { unreachable!("found to be tens") };
+                    let launch = launch(format!("linear_{name}_{}", tens.name()), tens.grid(), tens.threads());
+                    Launch { shared: tens.shared as u32, cluster: tens.ranks as u32, ..launch }
                 }
                 Kind::Batch => {
                     let launch = large("batch", if swiglu { 2 * blocks } else { blocks }, BATCH_TILE);

@@ -97,20 +97,29 @@ struct Shape {
     std::string name;
     u32 grid[3];
     u32 threads, shared;
+    // Blocks that run together.
+    u32 cluster = 1;
 };
 
 template <typename P>
 void launch(const Shape& s, P params, bool first) {
-    CUlaunchAttribute attribute = {};
-    attribute.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
-    attribute.value.programmaticStreamSerializationAllowed = 1;
+    CUlaunchAttribute attributes[2] = {};
+    u32 count = 0;
+    if (!first) {
+        attributes[count].id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+        attributes[count++].value.programmaticStreamSerializationAllowed = 1;
+    }
+    if (s.cluster > 1) {
+        attributes[count].id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+        attributes[count++].value.clusterDim = {s.cluster, 1, 1};
+    }
     CUlaunchConfig c = {};
     c.gridDimX = s.grid[0], c.gridDimY = s.grid[1], c.gridDimZ = s.grid[2];
     c.blockDimX = s.threads, c.blockDimY = c.blockDimZ = 1;
     c.sharedMemBytes = s.shared;
     c.hStream = stream;
-    c.attrs = &attribute;
-    c.numAttrs = first ? 0 : 1;
+    c.attrs = attributes;
+    c.numAttrs = count;
     void* list[] = {&params};
     check(symbol<decltype(cuLaunchKernelEx)>("cuLaunchKernelEx")(&c, kernel(s.name), list, nullptr), s.name.c_str());
 }
@@ -267,30 +276,38 @@ Shape earlier(const Matrix& m, const char* what, u32 rows, u32 tile, u32 pairs, 
 
 struct Variant {
     const char* name;
-    u32 bits, columns, kept, groups, records, stages;
+    u32 bits, columns, split, groups, records, stages;
 
-    // Dynamic shared memory, as `Plan::shared` of `linear_tens.cuh`.
-    u32 shared(const Matrix& m) const {
-        const u32 align = kept ? 128 : 1024;
-        const u32 stage = records * (2 * bits * 512 + 2 * 64 + (kept ? 0 : columns * 128 + 256));
-        return groups * stages * ceil_div(stage, align) * align + (kept ? m.records() * (columns * 128 + 256) : 0);
+    // Dynamic shared memory where so many blocks share the slices, as `Plan::shared` of `linear_tens.cuh`.
+    u32 shared(const Matrix& m, u32 ranks) const {
+        const u32 stage = records * (columns * 128 + 256 + 2 * groups * (bits * 512 + 64));
+        const u32 size = ceil_div(m.records(), m.slices()), slices = ceil_div(m.records(), size);
+        return stages * ceil_div(stage, 1024) * 1024 + (split ? ceil_div(slices, ranks) * groups * columns * 256 : 0);
     }
-    bool fits(const Matrix& m, u32 rows) const {
+    u32 sets(const Matrix& m) const { return ceil_div(m.pair ? m.blocks() : ceil_div(m.blocks(), 2), groups); }
+    bool fits(const Matrix& m, u32 rows, u32 ranks) const {
         if (bits != m.bits || (columns < 32 && rows > columns)) return false;
-        return shared(m) + attribute(kernel(name), CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES) <= MOST_SHARED;
+        if (split ? ranks == 1 || sets(m) * ranks * ceil_div(rows, 32) > 2 * multiprocessors : ranks > 1) return false;
+        return shared(m, ranks) + attribute(kernel(name), CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES) <= MOST_SHARED;
     }
-    Shape shape(const Matrix& m, u32 rows) const {
-        const u32 tiles = m.pair ? m.blocks() : ceil_div(m.blocks(), 2), row_tiles = ceil_div(rows, 32);
-        const u32 blocks = std::min(tiles, std::max(multiprocessors / row_tiles, 1u));
-        return {name, {blocks, row_tiles, 1}, (groups + 1) * 128 + 32, shared(m)};
+    Shape shape(const Matrix& m, u32 rows, u32 ranks) const {
+        const u32 row_tiles = ceil_div(rows, 32);
+        const u32 blocks = split ? sets(m) * ranks : std::min(sets(m), std::max(multiprocessors / row_tiles, 1u));
+        return {name, {blocks, row_tiles, 1}, groups * 128 + 32, shared(m, ranks), ranks};
     }
 };
 
-#define TENS(BITS, COLUMNS, KEPT, GROUPS, RECORDS, STAGES) \
-    {"tens_" #BITS "_" #COLUMNS "_" #KEPT "_" #GROUPS "_" #RECORDS "_" #STAGES, BITS, COLUMNS, KEPT, GROUPS, RECORDS, STAGES},
+#define TENS(BITS, COLUMNS, SPLIT, GROUPS, RECORDS, STAGES) \
+    {"tens_" #BITS "_" #COLUMNS "_" #SPLIT "_" #GROUPS "_" #RECORDS "_" #STAGES, BITS, COLUMNS, SPLIT, GROUPS, RECORDS, STAGES},
 const std::vector<Variant> VARIANTS = {
 #include "tens_variants.hpp"
 };
+
+// The fastest one so far: of a matrix's name, its bits and a number of rows.
+std::map<std::string, std::pair<double, Shape>> fastest;
+std::string key(const Matrix& m, u32 rows) {
+    return m.name + std::to_string(m.rows) + "_" + std::to_string(m.cols) + "_" + std::to_string(m.bits) + "_" + std::to_string(rows);
+}
 
 Bytes row_count;
 void set_rows(u32 rows) { CALL(cuMemcpyHtoD, row_count, &rows, 4); }
@@ -329,7 +346,9 @@ void each(const Matrix& m, const std::vector<u32>& row_counts, bool times) {
         all.push_back({"wide", earlier(m, "wide", rows, 32, 8, 256, 78848)});
         if (rows > 32) all.push_back({"group", earlier(m, "group", rows, 64, 6, 384, 187392)});
         for (const Variant& v : VARIANTS) {
-            if (v.fits(m, rows)) all.push_back({v.name, v.shape(m, rows)});
+            for (u32 ranks : {1u, 2u, 4u, 8u}) {
+                if (v.fits(m, rows, ranks)) all.push_back({v.name + ("/" + std::to_string(ranks)), v.shape(m, rows, ranks)});
+            }
         }
         for (const auto& [name, shape] : all) {
             launch(shape, place.product(0, row_count, place.other), true);
@@ -340,6 +359,9 @@ void each(const Matrix& m, const std::vector<u32>& row_counts, bool times) {
             }) / (2 * layers);
             std::printf(" | %s %.1f", name.c_str(), us);
             std::fflush(stdout);
+            if (name.compare(0, 4, "tens") != 0) continue;
+            const auto best = fastest.emplace(key(m, rows), std::pair{us, shape}).first;
+            if (us < best->second.first) best->second = {us, shape};
         }
         if (times) {
             for (bool shared_rows : {false, true}) {
@@ -377,13 +399,10 @@ void layer(const char* model, const std::vector<Matrix>& matrices, u32 rows, u32
     } else {
         std::printf(" wide %.1f,", all(false, [&](const Matrix& m) { return earlier(m, "wide", rows, 32, 8, 256, 78848); }));
     }
-    // The first that fits of those that keep the activations, and of those that do not.
+    // The fastest of those that were timed.
     const auto choose = [&](const Matrix& m) {
-        for (const Variant& v : VARIANTS) {
-            if (v.fits(m, rows) && v.columns == (rows <= 16 ? 16 : 32)) return v.shape(m, rows);
-        }
-        std::printf("no variant fits\n");
-        std::exit(1);
+        const auto best = fastest.find(key(m, rows));
+        return best != fastest.end() ? best->second.second : earlier(m, "batch", rows, 32, 1, 256, 98304);
     };
     std::printf(" tens %.1f, with preparation by several blocks %.1f\n", all(false, choose), all(true, choose));
     std::fflush(stdout);

@@ -10,5 +10,5 @@
 
 LINEAR_TENS(bits1_tens32_4, 1, 32, false, 4, 5, 4)
 LINEAR_TENS(bits1_tens32_split5, 1, 32, true, 5, 3, 4)
-LINEAR_TENS(bits2_tens32_4, 2, 32, false, 4, 5, 3)
+LINEAR_TENS(bits2_tens32_4, 2, 32, false, 4, 5, 2)
 #endif

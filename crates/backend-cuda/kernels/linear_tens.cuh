@@ -49,7 +49,7 @@ struct Plan {
     static constexpr u32 COMING = ROW_BYTES + BESIDE_BYTES + 2 * GROUPS * (UNIT_BYTES + SCALE_BYTES);
 
     // Dynamic shared memory of a block whose share are so many slices.
-    static constexpr u32 shared(u32 slices) { return STAGES * STAGE_BYTES + (SPLIT ? slices * GROUPS * SUM_BYTES : 0); }
+    static constexpr u32 shared(u32 slices) { return STAGES * STAGE_BYTES + (SPLIT ? slices : 1) * GROUPS * SUM_BYTES; }
 };
 
 // One of the two blocks of 32 weight rows of a tile: of gate and up the same block of either.
@@ -136,18 +136,12 @@ constexpr u32 FLIPPED = BITS == 1 ? 0x40404040u : 0x80808080u;
 template <u32 BITS>
 constexpr float UNIT = BITS == 1 ? -1.0f / 64.0f : 1.0f / 32.0f;
 
-// Few weights have residuals; the code for them is there once.
-template <u32 BITS>
-__device__ __noinline__ float residuals(const LinearParams& p, u32 row, const Part* part, u32 block, u32 in_block) {
-    const tiles::Tile place{part, block, in_block};
-    return tiles::residuals<BITS, false>(linear::from_row(p.x, row), place, 0);
-}
-
-// Stages that are filled, and stages that all warps have read.
+// Stages that are filled, stages that all warps have read, and where sums of the cluster's blocks are counted.
 template <typename P>
 struct Common {
     u64 full[P::STAGES];
     u64 empty[P::STAGES];
+    u64 box;
 };
 
 // A block's tiles, slices and memory.
@@ -161,14 +155,17 @@ struct Block {
     const u32 first_set;
     const u32 sets;
     const u32 tiles;
-    // Of activations: the first row, and how many there are.
+    // Of activations.
     const u32 first;
-    const u32 count;
     const SharedPlace full;
     const SharedPlace memory;
 
     __device__ SharedPlace empty() const { return full + 8 * P::STAGES; }
+    __device__ SharedPlace box() const { return full + 8 * 2 * P::STAGES; }
     __device__ SharedPlace sums() const { return memory + P::STAGES * P::STAGE_BYTES; }
+    // Fours of sums of a tile and slice that a block of the cluster adds up.
+    __device__ u32 share() const { return P::COLUMNS / 8 * GROUP_THREADS / ranks; }
+    __device__ u32 end() const { return min(*p.rows, first + P::COLUMNS); }
     __device__ u32 set_step() const { return gridDim.x / ranks; }
 };
 
@@ -255,75 +252,106 @@ __device__ __forceinline__ void feed(const Block<P>& b) {
     }
 }
 
-// Where the results go of which a thread of a group has the sums: of two weight rows, or one of gate and of up.
+// The two blocks of 32 weight rows that a thread of a group has rows of, in a tile or, behind the last, in that.
+struct Rows {
+    Half halves[2];
+    // In their blocks.
+    u32 rows[2];
+
+    __device__ Rows(const LinearParams& p, u32 tile, u32 tiles, u32 thread)
+        : halves{half(p, min(tile, tiles - 1), thread, 0), half(p, min(tile, tiles - 1), thread, 1)} {
+        const u32 g = thread % WARP / 4, warp = thread / WARP;
+#pragma unroll
+        for (u32 m = 0; m < 2; ++m) rows[m] = p.epilogue == EPILOGUE_SWIGLU ? 8 * warp + g : warp % 2 * 16 + 8 * m + g;
+    }
+
+    static __device__ Half half(const LinearParams& p, u32 tile, u32 thread, u32 m) {
+        return Half(p, tile, p.epilogue == EPILOGUE_SWIGLU ? m : thread / (2 * WARP));
+    }
+};
+
+// Few weights have residuals; the code for them is there once.
+template <u32 BITS>
+__device__ __noinline__ float4 with_residuals(
+    const LinearParams& p, u32 tile, u32 tiles, u32 thread, u32 first, u32 end, float4 total
+) {
+    const Rows own(p, tile, tiles, thread);
+    const auto added = [&](u32 row, u32 m, float sum) {
+        const tiles::Tile place{own.halves[m].part, own.halves[m].block, own.rows[m]};
+        return sum + tiles::residuals<BITS, false>(linear::from_row(p.x, row), place, 0);
+    };
+    if (first < end) {
+        total.x = added(first, 0, total.x);
+        total.z = added(first, 1, total.z);
+    }
+    if (first + 1 < end) {
+        total.y = added(first + 1, 0, total.y);
+        total.w = added(first + 1, 1, total.w);
+    }
+    return total;
+}
+
+// What four sums of a thread become, those of activation rows 8 j + 2 t and the next for two weight rows, or for one of gate and of up.
 template <typename P>
 struct Results {
     const LinearParams& p;
-    Half halves[2];
-    // Of activations, of those of the launch.
-    u32 first;
-    u32 end;
-    // The weight rows in their blocks.
-    u32 rows[2];
+    const u32 tile;
+    const u32 tiles;
+    const u32 thread;
+    // Of activations, of those of the launch: the first row, and the end.
+    const u32 first;
+    const u32 end;
     u32 columns[2];
     bool is_there[2];
-    bool gated;
     bool bare;
 
     __device__ Results(const Block<P>& b, u32 tile, u32 thread)
-        : p(b.p), halves{half(b, tile, thread, 0), half(b, tile, thread, 1)}, first(b.first + thread % 4 * 2), end(b.first + b.count) {
-        const u32 g = thread % WARP / 4, warp = thread / WARP;
-        gated = p.epilogue == EPILOGUE_SWIGLU;
-        bare = halves[0].part->residual_first == nullptr && halves[1].part->residual_first == nullptr;
+        : p(b.p), tile(tile), tiles(b.tiles), thread(thread), first(b.first + thread % 4 * 2), end(b.end()) {
+        const Rows own(p, tile, tiles, thread);
+        bare = own.halves[0].part->residual_first == nullptr && own.halves[1].part->residual_first == nullptr;
 #pragma unroll
         for (u32 m = 0; m < 2; ++m) {
-            rows[m] = gated ? 8 * warp + g : warp % 2 * 16 + 8 * m + g;
-            const u32 in_part = halves[m].block * BLOCK_ROWS + rows[m];
-            columns[m] = halves[m].part->first_row + in_part;
-            is_there[m] = !(gated && m > 0) && tile < b.tiles && halves[m].is_there && in_part < halves[m].part->rows;
+            const u32 in_part = own.halves[m].block * BLOCK_ROWS + own.rows[m];
+            columns[m] = own.halves[m].part->first_row + in_part;
+            is_there[m] = tile < tiles && own.halves[m].is_there && in_part < own.halves[m].part->rows;
         }
     }
 
-    static __device__ Half half(const Block<P>& b, u32 tile, u32 thread, u32 m) {
-        return Half(b.p, min(tile, b.tiles - 1), b.p.epilogue == EPILOGUE_SWIGLU ? m : thread / (2 * WARP));
-    }
-
-    // What is added to the results of activation rows 8 j..: of either, for both weight rows.
+    // What is added to them.
     __device__ float4 added(u32 j) const {
         float4 all = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
         if (p.epilogue != EPILOGUE_RESIDUAL) return all;
         const u32 r = first + 8 * j;
-        if (r < end && is_there[0]) all.x = *at(p.residual, r, columns[0]);
-        if (r + 1 < end && is_there[0]) all.y = *at(p.residual, r + 1, columns[0]);
-        if (r < end && is_there[1]) all.z = *at(p.residual, r, columns[1]);
-        if (r + 1 < end && is_there[1]) all.w = *at(p.residual, r + 1, columns[1]);
+        const float* const from[2] = {at(p.residual, r, columns[0]), at(p.residual, r, columns[1])};
+        const u32 stride = p.residual.row_stride;
+        if (r < end && is_there[0]) all.x = from[0][0];
+        if (r + 1 < end && is_there[0]) all.y = from[0][stride];
+        if (r < end && is_there[1]) all.z = from[1][0];
+        if (r + 1 < end && is_there[1]) all.w = from[1][stride];
         return all;
     }
 
-    __device__ float finished(u32 row, u32 m, float total) const {
-        return bare ? total : total + residuals<P::BITS>(p, row, halves[m].part, halves[m].block, rows[m]);
-    }
-
-    __device__ void store(u32 row, u32 m, float y) const { p.out[u64(row) * p.out_stride + columns[m]] = y; }
-
-    __device__ void finish(u32 j, const float4& total, const float4& added) const {
-        const float totals[4] = {total.x, total.y, total.z, total.w}, more[4] = {added.x, added.y, added.z, added.w};
-#pragma unroll
-        for (u32 i = 0; i < 2; ++i) {
-            const u32 row = first + 8 * j + i;
-            if (row >= end) continue;
-            if (gated) {
-                if (is_there[0]) store(row, 0, silu(finished(row, 0, totals[i])) * finished(row, 1, totals[2 + i]));
-                continue;
-            }
-#pragma unroll
-            for (u32 m = 0; m < 2; ++m) {
-                if (!is_there[m]) continue;
-                float y = finished(row, m, totals[2 * m + i]);
-                if (p.epilogue == EPILOGUE_RESIDUAL) y += more[2 * m + i];
-                store(row, m, y);
-            }
+    __device__ void finish(u32 j, float4 total, const float4& added) const {
+        const u32 r = first + 8 * j;
+        if (!bare) total = with_residuals<P::BITS>(p, tile, tiles, thread, r, end, total);
+        float* const out = p.out + u64(r) * p.out_stride;
+        const u32 stride = p.out_stride;
+        if (p.epilogue == EPILOGUE_SWIGLU) {
+            if (!is_there[0]) return;
+            if (r < end) out[columns[0]] = silu(total.x) * total.z;
+            if (r + 1 < end) out[columns[0] + stride] = silu(total.y) * total.w;
+            return;
         }
+        if (p.epilogue == EPILOGUE_RESIDUAL) {
+            total.x += added.x;
+            total.y += added.y;
+            total.z += added.z;
+            total.w += added.w;
+        }
+        if (r < end && is_there[0]) out[columns[0]] = total.x;
+        if (r + 1 < end && is_there[0]) out[columns[0] + stride] = total.y;
+        if (r < end && is_there[1]) out[columns[1]] = total.z;
+        if (r + 1 < end && is_there[1]) out[columns[1] + stride] = total.w;
     }
 };
 
@@ -337,7 +365,7 @@ __device__ __forceinline__ void multiply(const Block<P>& b, u32 group) {
     const bool gated = p.epilogue == EPILOGUE_SWIGLU;
     // Places are hidden from the compiler, which would find them anew for every access.
     const SharedPlace memory = hidden(b.memory), full = hidden(b.full);
-    SharedPlace sums = b.sums() + (group * P::SUM_BYTES + threadIdx.x % GROUP_THREADS * sizeof(float4));
+    const SharedPlace sums = b.sums() + (group * P::SUM_BYTES + threadIdx.x % GROUP_THREADS * sizeof(float4));
     // The lane's two weight rows in a stage.
     u32 codes_at[2], scales_at[2];
 #pragma unroll
@@ -348,6 +376,10 @@ __device__ __forceinline__ void multiply(const Block<P>& b, u32 group) {
         scales_at[i] = P::SCALES_AT + half * P::RECORDS * P::SCALE_BYTES + row * 2;
     }
     const u32 flipped = unknown(FLIPPED<BITS>);
+    const float zero = __uint_as_float(unknown(0)), magic = __uint_as_float(unknown(MAGIC_BITS));
+    i32 d[OWN];
+#pragma unroll
+    for (u32 i = 0; i < OWN; ++i) d[i] = MAGIC_BITS;
     Ring<P> ring;
     for (u32 set = b.first_set; set < b.sets; set += b.set_step()) {
         const u32 tile = set * P::GROUPS + group;
@@ -359,7 +391,9 @@ __device__ __forceinline__ void multiply(const Block<P>& b, u32 group) {
             factor[i] = half.part->factor * UNIT<BITS>;
             is_half[i] = half.part->scale_type == PARAM_F16;
         }
-        float total[OWN] = {};
+        if (!P::SPLIT) {
+            for (u32 j = 0; j < OWN / 4; ++j) store_shared(sums + j * P::EIGHT_BYTES, make_float4(0.0f, 0.0f, 0.0f, 0.0f));
+        }
 #pragma unroll 1
         for (u32 slice = slices.first; slice < slices.end; ++slice) {
             float sum[OWN] = {};
@@ -374,30 +408,35 @@ __device__ __forceinline__ void multiply(const Block<P>& b, u32 group) {
                 const SharedPlace scales_of[2] = {now + scales_at[0], now + scales_at[1]};
                 const u32 records = min(end - base, slices.piece);
                 Codes<BITS> codes;
+                const auto load = [&](u32 r) {
 #pragma unroll
-                for (u32 i = 0; i < 2; ++i) codes.load(i, codes_of[i]);
-#pragma unroll
-                for (u32 r = 0; r < P::RECORDS; ++r) {
-                    if (r >= records) break;
+                    for (u32 i = 0; i < 2; ++i) codes.load(i, codes_of[i] + r * P::UNIT_BYTES);
+                };
+                // Begins the products of a record.
+                const auto begin = [&](u32 r) {
                     u32 a[4][4];
 #pragma unroll
                     for (u32 k = 0; k < 8; ++k) {
 #pragma unroll
                         for (u32 i = 0; i < 2; ++i) a[k / 2][i + 2 * (k % 2)] = codes.four(i, k, flipped);
                     }
-                    i32 d[OWN];
 #pragma unroll
                     for (u32 j = 0; j < OWN / 4; ++j) {
-                        uint2 begin = make_uint2(MAGIC_BITS, MAGIC_BITS);
-                        if (BITS == 2) begin = shared_words(beside + (r * BESIDE_BYTES + STARTS_AT + 32 * j));
-                        d[4 * j] = d[4 * j + 2] = i32(begin.x);
-                        d[4 * j + 1] = d[4 * j + 3] = i32(begin.y);
+                        if (BITS == 2) {
+                            const uint2 two = shared_words(beside + (r * BESIDE_BYTES + STARTS_AT + 32 * j));
+                            d[4 * j] = d[4 * j + 2] = i32(two.x);
+                            d[4 * j + 1] = d[4 * j + 3] = i32(two.y);
+                        } else {
+#pragma unroll
+                            for (u32 i = 4 * j; i < 4 * j + 4; ++i) d[i] = again(d[i], zero, magic);
+                        }
                     }
                     begin_multiplying();
                     multiply_tens(d, a, rows, r * P::ROW_BYTES / 16);
                     close_multiplying();
-                    // What comes next is on its way while the matrix units work.
-                    float scale[2], less[2], step[OWN / 2];
+                };
+                float scale[2], less[2], step[OWN / 2];
+                const auto scales = [&](u32 r) {
 #pragma unroll
                     for (u32 i = 0; i < 2; ++i) {
                         const u16 stored = shared_half(scales_of[i] + r * P::SCALE_BYTES);
@@ -410,111 +449,124 @@ __device__ __forceinline__ void multiply(const Block<P>& b, u32 group) {
                         step[2 * j] = __uint_as_float(two.x);
                         step[2 * j + 1] = __uint_as_float(two.y);
                     }
-                    if (r + 1 < P::RECORDS) {
-                        // Behind the last record these are codes that nobody uses.
-#pragma unroll
-                        for (u32 i = 0; i < 2; ++i) codes.load(i, codes_of[i] + (r + 1) * P::UNIT_BYTES);
-                    }
-                    wait_for_products<0>(d);
+                };
+                const auto fold = [&] {
 #pragma unroll
                     for (u32 i = 0; i < OWN; ++i) {
                         const float term = fmaf(__int_as_float(d[i]), scale[i / 2 % 2], less[i / 2 % 2]);
                         sum[i] = fmaf(step[i / 4 * 2 + i % 2], term, sum[i]);
                     }
+                };
+                load(0);
+#pragma unroll
+                for (u32 r = 0; r < P::RECORDS; ++r) {
+                    if (r >= records) break;
+                    begin(r);
+                    // What comes next is on its way while the matrix units work. Behind the last record these are codes that nobody uses.
+                    scales(r);
+                    if (r + 1 < P::RECORDS) load(r + 1);
+                    wait_for_products<0>(d);
+                    fold();
                 }
                 __syncwarp();
                 if (lane == 0) arrive(full + 8 * (P::STAGES + ring.stage));
             }
             if (P::SPLIT) {
+                if (slice == slices.first) cluster_started();
+                const u32 share = b.share();
+                const SharedPlace to = b.sums() + (slice * P::GROUPS + group) * share * sizeof(float4);
 #pragma unroll
                 for (u32 j = 0; j < OWN / 4; ++j) {
-                    store_shared(sums + j * P::EIGHT_BYTES, make_float4(sum[4 * j], sum[4 * j + 1], sum[4 * j + 2], sum[4 * j + 3]));
+                    const u32 four = j * GROUP_THREADS + threadIdx.x % GROUP_THREADS;
+                    const float4 own = make_float4(sum[4 * j], sum[4 * j + 1], sum[4 * j + 2], sum[4 * j + 3]);
+                    send(to + four % share * sizeof(float4), b.box(), four / share, own);
                 }
-                sums += P::GROUPS * P::SUM_BYTES;
             } else {
 #pragma unroll
-                for (u32 i = 0; i < OWN; ++i) total[i] += sum[i];
+                for (u32 j = 0; j < OWN / 4; ++j) {
+                    float4 total = shared_floats(sums + j * P::EIGHT_BYTES);
+                    total.x += sum[4 * j];
+                    total.y += sum[4 * j + 1];
+                    total.z += sum[4 * j + 2];
+                    total.w += sum[4 * j + 3];
+                    store_shared(sums + j * P::EIGHT_BYTES, total);
+                }
             }
         }
         if (P::SPLIT) break;
         wait_for_previous();
         const Results<P> results(b, tile, threadIdx.x % GROUP_THREADS);
-        float4 added[OWN / 4];
-#pragma unroll
-        for (u32 j = 0; j < OWN / 4; ++j) added[j] = results.added(j);
-#pragma unroll
-        for (u32 j = 0; j < OWN / 4; ++j) {
-            results.finish(j, make_float4(total[4 * j], total[4 * j + 1], total[4 * j + 2], total[4 * j + 3]), added[j]);
-        }
+#pragma unroll 1
+        for (u32 j = 0; j < OWN / 4; ++j) results.finish(j, shared_floats(sums + j * P::EIGHT_BYTES), results.added(j));
     }
 }
 
 // Adds up the sums of all slices, a share of the results of the cluster's tiles: four of them a thread.
 template <typename P>
 __device__ __forceinline__ void join(const Block<P>& b) {
-    constexpr u32 EIGHTS = P::COLUMNS / 8, ALL = P::GROUPS * EIGHTS * GROUP_THREADS, AT_ONCE = 8;
-    meet_cluster();
-    if (threadIdx.x < P::MULTIPLY) {
-        wait_for_previous();
-        for (u32 i = b.rank * ALL / b.ranks + threadIdx.x; i < (b.rank + 1) * ALL / b.ranks; i += P::MULTIPLY) {
-            const u32 thread = i % GROUP_THREADS, eight = i / GROUP_THREADS;
-            const Results<P> results(b, b.first_set * P::GROUPS + eight / EIGHTS, thread);
-            const float4 added = results.added(eight % EIGHTS);
-            float4 total = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-            const SharedPlace sums = b.sums() + (eight * P::EIGHT_BYTES + thread * sizeof(float4));
-            u32 rank = 0, place = 0;
-            for (u32 base = 0; base < b.slices.count; base += AT_ONCE) {
-                float4 some[AT_ONCE];
-#pragma unroll
-                for (u32 s = 0; s < AT_ONCE; ++s) {
-                    if (base + s >= b.slices.count) break;
-                    if (base + s == b.slices.begin(rank + 1, b.ranks)) {
-                        ++rank;
-                        place = 0;
-                    }
-                    some[s] = floats_of_cluster(sums + place++ * (P::GROUPS * P::SUM_BYTES), rank);
-                }
-#pragma unroll
-                for (u32 s = 0; s < AT_ONCE; ++s) {
-                    if (base + s >= b.slices.count) break;
-                    total.x += some[s].x;
-                    total.y += some[s].y;
-                    total.z += some[s].z;
-                    total.w += some[s].w;
-                }
-            }
-            results.finish(eight % EIGHTS, total, added);
+    const u32 share = b.share(), all = P::GROUPS * share;
+    wait_for_previous();
+#pragma unroll 1
+    for (u32 i = threadIdx.x; i < all; i += P::MULTIPLY) {
+        const u32 group = i / share, four = b.rank * share + i % share;
+        const u32 thread = four % GROUP_THREADS, j = four / GROUP_THREADS;
+        const Results<P> results(b, b.first_set * P::GROUPS + group, thread);
+        const float4 added = results.added(j);
+        const SharedPlace sums = b.sums() + i * sizeof(float4);
+        wait_for_phase(b.box(), 0);
+        float4 total = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+#pragma unroll 4
+        for (u32 slice = 0; slice < b.slices.count; ++slice) {
+            const float4 sum = shared_floats(sums + slice * all * sizeof(float4));
+            total.x += sum.x;
+            total.y += sum.y;
+            total.z += sum.z;
+            total.w += sum.w;
         }
+        results.finish(j, total, added);
     }
-    // The others may still read what is here.
-    meet_cluster();
+}
+
+// The lines of the parameters are on their way together: each for itself they would take as long as all.
+__device__ __forceinline__ void bring_params_near(const LinearParams& p) {
+    const u32* const words = reinterpret_cast<const u32*>(&p);
+    const u32 line = warp_index();
+    if (line < sizeof(LinearParams) / 64) asm volatile("" ::"r"(words[16 * line]));
 }
 
 template <typename P>
 __device__ __forceinline__ void run(const LinearParams& p) {
     __shared__ Common<P> common;
     ALIGNED_SHARED(memory);
+    bring_params_near(p);
     let_next_start();
     const u32 first = blockIdx.y * TENS_ROWS;
-    if (first >= *p.rows) {
+    if (blockIdx.y > 0 && first >= *p.rows) {
         wait_for_previous();
         return;
     }
-    const u32 count = min(*p.rows - first, P::COLUMNS), tiles = tile_count(p);
-    const u32 rank = P::SPLIT ? cluster_rank() : 0, ranks = P::SPLIT ? cluster_size() : 1;
+    const u32 tiles = tile_count(p), rank = P::SPLIT ? cluster_rank() : 0, ranks = P::SPLIT ? cluster_size() : 1;
     const Block<P> block{
         p, rank, ranks, Slices(p, P::RECORDS, rank, ranks), blockIdx.x / ranks, (tiles + P::GROUPS - 1) / P::GROUPS, tiles, first,
-        count, shared_place(&common), shared_place(memory)
+        shared_place(&common), shared_place(memory)
     };
-    if (threadIdx.x < 2 * P::STAGES) {
-        make_barrier(block.full + 8 * threadIdx.x, threadIdx.x < P::STAGES ? 1 : 4 * P::GROUPS);
+    if (threadIdx.x < 2 * P::STAGES + 1) {
+        make_barrier(block.full + 8 * threadIdx.x, threadIdx.x / P::STAGES == 1 ? 4 * P::GROUPS : 1);
         show_barriers();
+        if (P::SPLIT && threadIdx.x == 2 * P::STAGES) {
+            expect_bytes(block.box(), block.slices.count * P::GROUPS * block.share() * sizeof(float4));
+        }
     }
+    if (P::SPLIT) cluster_start();
     __syncthreads();
     const u32 role = warp_index();
-    if (role < 4 * P::GROUPS) multiply(block, role / 4);
-    else feed(block);
-    if (P::SPLIT) join(block);
+    if (role < 4 * P::GROUPS) {
+        multiply(block, role / 4);
+        if (P::SPLIT) join(block);
+    } else {
+        feed(block);
+        if (P::SPLIT) cluster_started();
+    }
 }
 
 }  // namespace tens

@@ -41,7 +41,7 @@ const fn division(codes: Codes, columns: usize, split: bool, groups: usize, reco
 const DIVISIONS: [Division; 3] = [
     division(Codes::Bits1, 32, false, 4, 5, 4),
     division(Codes::Bits1, 32, true, 5, 3, 4),
-    division(Codes::Bits2, 32, false, 4, 5, 3),
+    division(Codes::Bits2, 32, false, 4, 5, 2),
 ];
 
 /// Most rows for which it is the fastest kernel.
@@ -87,7 +87,7 @@ impl Tens {
         let share = all.div_ceil(size).div_ceil(ranks);
         let weights = 2 * groups * BLOCK_ROWS * (16 * codes.units(GROUP) + 2);
         let stage = (records * (columns * GROUP + 8 * TENS_ROWS + weights)).next_multiple_of(1024);
-        let shared = stages * stage + if split { share * groups * columns * TILE * 4 } else { 0 };
+        let shared = stages * stage + (if split { share } else { 1 }) * groups * columns * TILE * 4;
         let sets = tiles.div_ceil(groups);
         let room = clusters(product.multiprocessors as usize / row_tiles, ranks).max(1);
         let fits = shared + OWN <= product.shared as usize

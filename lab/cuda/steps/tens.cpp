@@ -282,7 +282,7 @@ struct Variant {
     u32 shared(const Matrix& m, u32 ranks) const {
         const u32 stage = records * (columns * 128 + 256 + 2 * groups * (bits * 512 + 64));
         const u32 size = ceil_div(m.records(), m.slices()), slices = ceil_div(m.records(), size);
-        return stages * ceil_div(stage, 1024) * 1024 + (split ? ceil_div(slices, ranks) * groups * columns * 256 : 0);
+        return stages * ceil_div(stage, 1024) * 1024 + (split ? ceil_div(slices * groups * columns * 256, ranks) : groups * columns * 256);
     }
     u32 sets(const Matrix& m) const { return ceil_div(m.pair ? m.blocks() : ceil_div(m.blocks(), 2), groups); }
     bool fits(const Matrix& m, u32 rows, u32 ranks) const {
@@ -344,7 +344,11 @@ void each(const Matrix& m, const std::vector<u32>& row_counts, bool times) {
         std::vector<std::pair<std::string, Shape>> all;
         if (rows <= 64) all.push_back({"batch", earlier(m, "batch", rows, 32, 1, 256, 98304)});
         all.push_back({"wide", earlier(m, "wide", rows, 32, 8, 256, 78848)});
-        if (rows > 32) all.push_back({"group", earlier(m, "group", rows, 64, 6, 384, 187392)});
+        if (rows > 32) {
+            Shape group = earlier(m, "group", rows, 96, 6, 512, 204800);
+            group.grid[0] = std::min(group.grid[0] * group.grid[1], multiprocessors), group.grid[1] = 1;
+            all.push_back({"group", group});
+        }
         for (const Variant& v : VARIANTS) {
             for (u32 ranks : {1u, 2u, 4u, 8u}) {
                 if (v.fits(m, rows, ranks)) all.push_back({v.name + ("/" + std::to_string(ranks)), v.shape(m, rows, ranks)});

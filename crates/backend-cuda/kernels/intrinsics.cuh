@@ -322,13 +322,6 @@ __device__ __forceinline__ u32 and_xor(u32 x, u32 mask, u32 other) {
     return y;
 }
 
-// The bits of `magic`, made of a number that nobody needs any more: a multiply-add, of which a scheduler takes twice as many as of copies.
-__device__ __forceinline__ i32 again(i32 old, float zero, float magic) {
-    float x;
-    asm volatile("fma.rn.f32 %0, %1, %2, %3;" : "=f"(x) : "f"(__int_as_float(old)), "f"(zero), "f"(magic));
-    return __float_as_int(x);
-}
-
 // ---- clusters: thread blocks that run together and see each other's shared memory, from Hopper on -------------------------
 
 // A barrier that `count` arrivals and the bytes that are to come are counted by, phase after phase. Others see it behind

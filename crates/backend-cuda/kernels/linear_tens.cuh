@@ -36,7 +36,8 @@ struct Plan {
     static constexpr u32 ROW_BYTES = COLUMNS * GROUP;
     // Of a block of 32 weight rows.
     static constexpr u32 UNIT_BYTES = BITS * BLOCK_ROWS * 16, SCALE_BYTES = BLOCK_ROWS * 2;
-    // Of a tile of a group and slice: sums, four a thread for each eight activation rows.
+    // Of a tile of a group and slice: sums, four a thread for each eight activation rows, and how many such fours.
+    static constexpr u32 TILE_LOG = COLUMNS == 32 ? 9 : 8;
     static constexpr u32 EIGHT_BYTES = GROUP_THREADS * sizeof(float4), SUM_BYTES = COLUMNS / 8 * EIGHT_BYTES;
 
     // A stage of the ring: activations and what goes with them, then of each block codes and scales.
@@ -92,17 +93,16 @@ struct Slices {
     // Records that are copied together, at most.
     u32 piece;
 
-    __device__ Slices(const LinearParams& p, u32 most, u32 rank, u32 ranks) {
+    __device__ Slices(const LinearParams& p, u32 most, u32 rank, u32 ranks_log) {
         records = p.x.padded / GROUP;
         size = (records + p.slices - 1) / p.slices;
         count = (records + size - 1) / size;
         const u32 pieces = (size + most - 1) / most;
         piece = (size + pieces - 1) / pieces;
-        first = begin(rank, ranks);
-        end = begin(rank + 1, ranks);
+        first = rank * count >> ranks_log;
+        end = (rank + 1) * count >> ranks_log;
     }
 
-    __device__ u32 begin(u32 rank, u32 ranks) const { return rank * count / ranks; }
     __device__ u32 from(u32 slice) const { return slice * size; }
     __device__ u32 to(u32 slice) const { return min(slice * size + size, records); }
 };
@@ -149,7 +149,8 @@ template <typename P>
 struct Block {
     const LinearParams& p;
     const u32 rank;
-    const u32 ranks;
+    // A power of two.
+    const u32 ranks_log;
     const Slices slices;
     // Sets of tiles, one for each group.
     const u32 first_set;
@@ -164,9 +165,9 @@ struct Block {
     __device__ SharedPlace box() const { return full + 8 * 2 * P::STAGES; }
     __device__ SharedPlace sums() const { return memory + P::STAGES * P::STAGE_BYTES; }
     // Fours of sums of a tile and slice that a block of the cluster adds up.
-    __device__ u32 share() const { return P::COLUMNS / 8 * GROUP_THREADS / ranks; }
+    __device__ u32 share_log() const { return P::TILE_LOG - ranks_log; }
     __device__ u32 end() const { return min(*p.rows, first + P::COLUMNS); }
-    __device__ u32 set_step() const { return gridDim.x / ranks; }
+    __device__ u32 set_step() const { return gridDim.x >> ranks_log; }
 };
 
 // The stages of the ring, one after another.
@@ -243,6 +244,8 @@ __device__ __forceinline__ void feed(const Block<P>& b) {
     Way<P> ahead(b), first = ahead;
     Ring<P> ring, begin;
     for (; begin.phase == 0 && !ahead.is_over(); ahead.next(), begin.next()) weights(ahead, begin);
+    // The others find the barriers made, of which this warp has made use.
+    __syncthreads();
     wait_for_previous();
     for (; ring.phase == 0 && !first.is_over(); first.next(), ring.next()) rows(first, ring);
     for (; !ahead.is_over(); ahead.next(), ring.next()) {
@@ -376,10 +379,6 @@ __device__ __forceinline__ void multiply(const Block<P>& b, u32 group) {
         scales_at[i] = P::SCALES_AT + half * P::RECORDS * P::SCALE_BYTES + row * 2;
     }
     const u32 flipped = unknown(FLIPPED<BITS>);
-    const float zero = __uint_as_float(unknown(0)), magic = __uint_as_float(unknown(MAGIC_BITS));
-    i32 d[OWN];
-#pragma unroll
-    for (u32 i = 0; i < OWN; ++i) d[i] = MAGIC_BITS;
     Ring<P> ring;
     for (u32 set = b.first_set; set < b.sets; set += b.set_step()) {
         const u32 tile = set * P::GROUPS + group;
@@ -413,6 +412,7 @@ __device__ __forceinline__ void multiply(const Block<P>& b, u32 group) {
                     for (u32 i = 0; i < 2; ++i) codes.load(i, codes_of[i] + r * P::UNIT_BYTES);
                 };
                 // Begins the products of a record.
+                i32 d[OWN];
                 const auto begin = [&](u32 r) {
                     u32 a[4][4];
 #pragma unroll
@@ -427,8 +427,7 @@ __device__ __forceinline__ void multiply(const Block<P>& b, u32 group) {
                             d[4 * j] = d[4 * j + 2] = i32(two.x);
                             d[4 * j + 1] = d[4 * j + 3] = i32(two.y);
                         } else {
-#pragma unroll
-                            for (u32 i = 4 * j; i < 4 * j + 4; ++i) d[i] = again(d[i], zero, magic);
+                            d[4 * j] = d[4 * j + 1] = d[4 * j + 2] = d[4 * j + 3] = MAGIC_BITS;
                         }
                     }
                     begin_multiplying();
@@ -473,13 +472,13 @@ __device__ __forceinline__ void multiply(const Block<P>& b, u32 group) {
             }
             if (P::SPLIT) {
                 if (slice == slices.first) cluster_started();
-                const u32 share = b.share();
-                const SharedPlace to = b.sums() + (slice * P::GROUPS + group) * share * sizeof(float4);
+                const SharedPlace to = b.sums() + ((slice * P::GROUPS + group) << b.share_log()) * sizeof(float4);
 #pragma unroll
                 for (u32 j = 0; j < OWN / 4; ++j) {
                     const u32 four = j * GROUP_THREADS + threadIdx.x % GROUP_THREADS;
                     const float4 own = make_float4(sum[4 * j], sum[4 * j + 1], sum[4 * j + 2], sum[4 * j + 3]);
-                    send(to + four % share * sizeof(float4), b.box(), four / share, own);
+                    const u32 rank = four >> b.share_log();
+                    send(to + (four - (rank << b.share_log())) * sizeof(float4), b.box(), rank, own);
                 }
             } else {
 #pragma unroll
@@ -504,11 +503,11 @@ __device__ __forceinline__ void multiply(const Block<P>& b, u32 group) {
 // Adds up the sums of all slices, a share of the results of the cluster's tiles: four of them a thread.
 template <typename P>
 __device__ __forceinline__ void join(const Block<P>& b) {
-    const u32 share = b.share(), all = P::GROUPS * share;
+    const u32 log = b.share_log(), all = P::GROUPS << log;
     wait_for_previous();
 #pragma unroll 1
     for (u32 i = threadIdx.x; i < all; i += P::MULTIPLY) {
-        const u32 group = i / share, four = b.rank * share + i % share;
+        const u32 group = i >> log, four = (b.rank << log) + i - (group << log);
         const u32 thread = four % GROUP_THREADS, j = four / GROUP_THREADS;
         const Results<P> results(b, b.first_set * P::GROUPS + group, thread);
         const float4 added = results.added(j);
@@ -545,28 +544,31 @@ __device__ __forceinline__ void run(const LinearParams& p) {
         wait_for_previous();
         return;
     }
-    const u32 tiles = tile_count(p), rank = P::SPLIT ? cluster_rank() : 0, ranks = P::SPLIT ? cluster_size() : 1;
+    const u32 tiles = tile_count(p), rank = P::SPLIT ? cluster_rank() : 0, ranks_log = P::SPLIT ? 31 - __clz(cluster_size()) : 0;
     const Block<P> block{
-        p, rank, ranks, Slices(p, P::RECORDS, rank, ranks), blockIdx.x / ranks, (tiles + P::GROUPS - 1) / P::GROUPS, tiles, first,
+        p, rank, ranks_log, Slices(p, P::RECORDS, rank, ranks_log), blockIdx.x >> ranks_log, (tiles + P::GROUPS - 1) / P::GROUPS, tiles, first,
         shared_place(&common), shared_place(memory)
     };
-    if (threadIdx.x < 2 * P::STAGES + 1) {
-        make_barrier(block.full + 8 * threadIdx.x, threadIdx.x / P::STAGES == 1 ? 4 * P::GROUPS : 1);
-        show_barriers();
-        if (P::SPLIT && threadIdx.x == 2 * P::STAGES) {
-            expect_bytes(block.box(), block.slices.count * P::GROUPS * block.share() * sizeof(float4));
-        }
-    }
-    if (P::SPLIT) cluster_start();
-    __syncthreads();
     const u32 role = warp_index();
     if (role < 4 * P::GROUPS) {
+        if (P::SPLIT) cluster_start();
+        __syncthreads();
         multiply(block, role / 4);
         if (P::SPLIT) join(block);
-    } else {
-        feed(block);
-        if (P::SPLIT) cluster_started();
+        return;
     }
+    const u32 lane = threadIdx.x % WARP;
+    if (lane < 2 * P::STAGES + 1) {
+        make_barrier(block.full + 8 * lane, lane / P::STAGES == 1 ? 4 * P::GROUPS : 1);
+        show_barriers();
+        if (P::SPLIT && lane == 2 * P::STAGES) {
+            expect_bytes(block.box(), (block.slices.count * P::GROUPS << block.share_log()) * u32(sizeof(float4)));
+        }
+    }
+    __syncwarp();
+    if (P::SPLIT) cluster_start();
+    feed(block);
+    if (P::SPLIT) cluster_started();
 }
 
 }  // namespace tens

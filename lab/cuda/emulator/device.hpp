@@ -114,6 +114,7 @@ inline float __int_as_float(int x) { return emulator::from<float>(emulator::bits
 inline float __uint_as_float(unsigned x) { return emulator::from<float>(x); }
 inline unsigned __float_as_uint(float x) { return unsigned(emulator::bits(x)); }
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
+inline int __clz(int x) { return x == 0 ? 32 : __builtin_clz(x); }
 inline int __ffs(int x) { return __builtin_ffs(x); }
 inline unsigned long long __float2ull_rn(float x) { return (unsigned long long)(std::nearbyint(double(x))); }
 inline void sincospif(float x, float* sine, float* cosine) {

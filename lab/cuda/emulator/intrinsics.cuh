@@ -306,8 +306,3 @@ inline u32 cluster_rank() { return 0; }
 inline u32 cluster_size() { return 1; }
 inline void send(float*, u64*, u32, float) {}
 inline void send(SharedPlace at, SharedPlace box, u32, const float4& x) { copy_bulk(at, &x, sizeof(x), box); }
-inline i32 again(i32, float, float magic) {
-    i32 bits;
-    std::memcpy(&bits, &magic, 4);
-    return bits;
-}

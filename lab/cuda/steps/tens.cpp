@@ -287,7 +287,8 @@ struct Variant {
     u32 sets(const Matrix& m) const { return ceil_div(m.pair ? m.blocks() : ceil_div(m.blocks(), 2), groups); }
     bool fits(const Matrix& m, u32 rows, u32 ranks) const {
         if (bits != m.bits || (columns < 32 && rows > columns)) return false;
-        if (split ? ranks == 1 || sets(m) * ranks * ceil_div(rows, 32) > 2 * multiprocessors : ranks > 1) return false;
+        const u32 size = ceil_div(m.records(), m.slices());
+        if (split ? ranks == 1 || ceil_div(m.records(), size) < ranks || sets(m) * ranks * ceil_div(rows, 32) > 2 * multiprocessors : ranks > 1) return false;
         return shared(m, ranks) + attribute(kernel(name), CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES) <= MOST_SHARED;
     }
     Shape shape(const Matrix& m, u32 rows, u32 ranks) const {

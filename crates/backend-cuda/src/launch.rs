@@ -187,7 +187,7 @@ impl Kind {
                 Kind::Affine
             }
             _ if rows > MOST_ROWS && !shape.plain => Kind::Grouped,
-            _ if Tens::of(shape.codes, product) => Kind::Tens,
+            _ if Tens::runs(shape.codes, product) => Kind::Tens,
             // Codes of four bits have no room beside a batch.
             _ if rows > MOST_ROWS && rows <= BATCH_ROWS && arch >= Arch::Sm80 && shape.codes != Codes::Bits4 => {
                 Kind::Batch
@@ -335,7 +335,7 @@ pub(crate) fn linear(parts: &[Shape], product: &Product) -> Vec<(Range<usize>, L
                 }
                 Kind::Tens => {
                     let tiles = if swiglu { blocks } else { blocks.div_ceil(2) };
-                    let Some(tens) = Tens::of_tiles(codes, product, tiles) else { unreachable!("found to be tens") };
+                    let Some(tens) = Tens::of(codes, product, tiles) else { unreachable!("found to be tens") };
                     let launch = launch(format!("linear_{name}_{}", tens.name()), tens.grid(), tens.threads());
                     Launch { shared: tens.shared as u32, cluster: tens.ranks as u32, ..launch }
                 }

@@ -33,15 +33,18 @@ struct Division {
     stages: usize,
 }
 
-const fn division(codes: Codes, columns: usize, split: bool, groups: usize, records: usize, stages: usize) -> Division {
-    Division { codes, columns, split, groups, records, stages }
-}
-
-/// As in `linear_tens.cu`.
-const DIVISIONS: [Division; 3] = [
-    division(Codes::Bits1, 32, false, 4, 5, 4),
-    division(Codes::Bits1, 32, true, 5, 3, 4),
-    division(Codes::Bits2, 32, false, 4, 5, 2),
+/// As in `linear_tens.cu`, for either number of activation rows.
+const DIVISIONS: [(Codes, bool, [usize; 3]); 10] = [
+    (Codes::Bits1, false, [2, 5, 4]),
+    (Codes::Bits1, false, [3, 5, 4]),
+    (Codes::Bits1, false, [5, 5, 3]),
+    (Codes::Bits1, true, [3, 5, 3]),
+    (Codes::Bits1, true, [4, 4, 3]),
+    (Codes::Bits2, false, [2, 5, 4]),
+    (Codes::Bits2, false, [3, 5, 3]),
+    (Codes::Bits2, false, [5, 3, 3]),
+    (Codes::Bits2, true, [3, 3, 3]),
+    (Codes::Bits2, true, [4, 3, 2]),
 ];
 
 /// Most rows for which it is the fastest kernel.
@@ -53,47 +56,65 @@ const TILE: usize = 2 * BLOCK_ROWS;
 /// What the kernel declares at most: barriers, with what the driver keeps.
 const OWN: usize = 2 << 10;
 
-/// Most clusters that a device holds at once, by the blocks of one: its multiprocessors fall into groups of 16 and a few more.
+/// Clusters of so many blocks that a device has room for at once, a block a multiprocessor: these lie in groups of about 16, which
+/// clusters do not cross.
 fn clusters(multiprocessors: usize, ranks: usize) -> usize {
-    multiprocessors / ranks
+    (if ranks > 2 { multiprocessors - multiprocessors / 12 } else { multiprocessors }) / ranks
 }
 
+/// Cycles that a record of a tile takes where so many groups of a block multiply (one H200, `lab/cuda/prefill.md`).
+fn record_cycles(groups: usize) -> usize {
+    match groups {
+        0..=2 => 215,
+        3 => 195,
+        4 => 185,
+        _ => 180,
+    }
+}
+
+/// And those that it takes the blocks of a cluster to add up the sums of a slice.
+const JOIN_CYCLES: usize = 600;
+
 impl Tens {
-    /// `None` where it does not run, or has no room. `tiles` of 64 weight rows.
-    pub(crate) fn of(codes: Codes, product: &Product) -> bool {
-        let &Product { rows, arch, activations, .. } = product;
-        (MOST_ROWS + 1..=ROWS).contains(&rows)
-            && arch == Arch::Sm90a
-            && activations == Activations::I8G128
-            && matches!(codes, Codes::Bits1 | Codes::Bits2)
-            && DIVISIONS.iter().any(|division| division.codes == codes && Tens::divided(*division, 1, product, 1).is_some())
+    /// Whether it runs, for any number of weight rows.
+    pub(crate) fn runs(codes: Codes, product: &Product) -> bool {
+        Tens::of(codes, product, 1).is_some()
     }
 
-    /// The division of so many tiles that takes the fewest cycles, as counted.
-    pub(crate) fn of_tiles(codes: Codes, product: &Product, tiles: usize) -> Option<Tens> {
-        let all = DIVISIONS.iter().filter(|division| division.codes == codes);
-        let all = all.flat_map(|division| {
-            let ranks: &[usize] = if division.split { &[2, 4, 8] } else { &[1] };
-            ranks.iter().filter_map(|&ranks| Tens::divided(*division, ranks, product, tiles))
+    /// For so many tiles of 64 weight rows; `None` where it does not run, or has no room.
+    pub(crate) fn of(codes: Codes, product: &Product, tiles: usize) -> Option<Tens> {
+        let &Product { rows, arch, activations, .. } = product;
+        if !(MOST_ROWS + 1..=ROWS).contains(&rows) || arch != Arch::Sm90a || activations != Activations::I8G128 {
+            return None;
+        }
+        let columns = if rows <= TENS_ROWS / 2 { TENS_ROWS / 2 } else { TENS_ROWS };
+        let ranks = |split: bool| if split { [2, 4, 8].as_slice() } else { &[1] };
+        let all = DIVISIONS.iter().filter(|(of, ..)| *of == codes).flat_map(|&(codes, split, [groups, records, stages])| {
+            let division = Division { codes, columns, split, groups, records, stages };
+            ranks(split).iter().filter_map(move |&ranks| Tens::divided(division, ranks, product, tiles))
         });
+        // The first one of those that take the fewest cycles, as counted.
         all.min_by_key(|(cycles, _)| *cycles).map(|(_, tens)| tens)
     }
 
     fn divided(division: Division, ranks: usize, product: &Product, tiles: usize) -> Option<(usize, Tens)> {
         let Division { codes, columns, split, groups, records, stages } = division;
         let row_tiles = product.rows.div_ceil(TENS_ROWS);
+        // Records of a row and of a slice, slices of a row and of a block.
         let all = product.cols.div_ceil(GROUP);
         let size = all.div_ceil(slices(product.cols));
-        let share = all.div_ceil(size).div_ceil(ranks);
-        let weights = 2 * groups * BLOCK_ROWS * (16 * codes.units(GROUP) + 2);
-        let stage = (records * (columns * GROUP + 8 * TENS_ROWS + weights)).next_multiple_of(1024);
-        let shared = stages * stage + (if split { share } else { 1 }) * groups * columns * TILE * 4;
+        let count = all.div_ceil(size);
+        let share = count.div_ceil(ranks);
+        // Rows and what goes with them; codes and scales of two blocks for each group.
+        let record = columns * GROUP + 8 * TENS_ROWS + groups * TILE * (16 * codes.units(GROUP) + 2);
+        let sums = groups * columns * TILE * 4;
+        let shared = stages * (records * record).next_multiple_of(1024) + if split { count * sums / ranks } else { sums };
         let sets = tiles.div_ceil(groups);
-        let room = clusters(product.multiprocessors as usize / row_tiles, ranks).max(1);
+        let room = (clusters(product.multiprocessors as usize, ranks) / row_tiles).max(1);
         let fits = shared + OWN <= product.shared as usize
-            && (!split || product.clusters && sets <= room)
-            && (columns == TENS_ROWS || product.rows <= columns);
-        let cycles = sets.div_ceil(room) * (share * size).min(all) * (groups * 115).max(300) + if split { 2000 } else { 0 };
+            && (!split || product.clusters && ranks <= count && sets <= room);
+        let turns = sets.div_ceil(room);
+        let cycles = turns * groups * (share * size).min(all) * record_cycles(groups) + if split { share * JOIN_CYCLES } else { 0 };
         let blocks = if split { sets * ranks } else { sets.min(room) };
         fits.then_some((cycles, Tens { division, ranks, blocks, row_tiles, shared }))
     }

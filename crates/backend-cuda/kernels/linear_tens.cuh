@@ -19,7 +19,6 @@ namespace tens {
 using tiles::MAGIC;
 using tiles::MAGIC_BITS;
 
-constexpr u32 TILE = 64;
 constexpr u32 GROUP_THREADS = 128;
 
 // Bytes of one record of a tile of activation rows, and what goes with them.
@@ -48,9 +47,6 @@ struct Plan {
 
     // Bytes of a record that a stage gets.
     static constexpr u32 COMING = ROW_BYTES + BESIDE_BYTES + 2 * GROUPS * (UNIT_BYTES + SCALE_BYTES);
-
-    // Dynamic shared memory of a block whose share are so many slices.
-    static constexpr u32 shared(u32 slices) { return STAGES * STAGE_BYTES + (SPLIT ? slices : 1) * GROUPS * SUM_BYTES; }
 };
 
 // One of the two blocks of 32 weight rows of a tile: of gate and up the same block of either.
@@ -380,6 +376,13 @@ __device__ __forceinline__ void multiply(const Block<P>& b, u32 group) {
     }
     const u32 flipped = unknown(FLIPPED<BITS>);
     Ring<P> ring;
+    Codes<BITS> codes;
+    const auto load = [&](SharedPlace from, u32 r) {
+#pragma unroll
+        for (u32 i = 0; i < 2; ++i) codes.load(i, from + codes_at[i] + r * P::UNIT_BYTES);
+    };
+    wait_for_phase(full, 0);
+    load(memory, 0);
     for (u32 set = b.first_set; set < b.sets; set += b.set_step()) {
         const u32 tile = set * P::GROUPS + group;
         float factor[2] = {};
@@ -398,19 +401,12 @@ __device__ __forceinline__ void multiply(const Block<P>& b, u32 group) {
             float sum[OWN] = {};
             const u32 end = slices.to(slice);
 #pragma unroll 1
-            for (u32 base = slices.from(slice); base < end; base += slices.piece, ring.next()) {
-                wait_for_phase(full + 8 * ring.stage, ring.phase);
+            for (u32 base = slices.from(slice); base < end; base += slices.piece) {
                 const SharedPlace now = memory + ring.stage * P::STAGE_BYTES;
                 const auto rows = matrix_place(now);
                 const SharedPlace beside = now + P::BESIDE_AT + 8 * t;
-                const SharedPlace codes_of[2] = {now + codes_at[0], now + codes_at[1]};
                 const SharedPlace scales_of[2] = {now + scales_at[0], now + scales_at[1]};
-                const u32 records = min(end - base, slices.piece);
-                Codes<BITS> codes;
-                const auto load = [&](u32 r) {
-#pragma unroll
-                    for (u32 i = 0; i < 2; ++i) codes.load(i, codes_of[i] + r * P::UNIT_BYTES);
-                };
+                const u32 last = min(end - base, slices.piece) - 1;
                 // Begins the products of a record.
                 i32 d[OWN];
                 const auto begin = [&](u32 r) {
@@ -456,19 +452,28 @@ __device__ __forceinline__ void multiply(const Block<P>& b, u32 group) {
                         sum[i] = fmaf(step[i / 4 * 2 + i % 2], term, sum[i]);
                     }
                 };
-                load(0);
 #pragma unroll
-                for (u32 r = 0; r < P::RECORDS; ++r) {
-                    if (r >= records) break;
+                for (u32 r = 0; r + 1 < P::RECORDS; ++r) {
+                    if (r >= last) break;
                     begin(r);
-                    // What comes next is on its way while the matrix units work. Behind the last record these are codes that nobody uses.
+                    // What comes next is on its way while the matrix units work.
                     scales(r);
-                    if (r + 1 < P::RECORDS) load(r + 1);
+                    load(now, r + 1);
                     wait_for_products<0>(d);
                     fold();
                 }
+                begin(last);
+                scales(last);
+                const u32 stage = ring.stage;
+                ring.next();
+                if (base + slices.piece < end || slice + 1 < slices.end || set + b.set_step() < b.sets) {
+                    wait_for_phase(full + 8 * ring.stage, ring.phase);
+                    load(memory + ring.stage * P::STAGE_BYTES, 0);
+                }
+                wait_for_products<0>(d);
+                fold();
                 __syncwarp();
-                if (lane == 0) arrive(full + 8 * (P::STAGES + ring.stage));
+                if (lane == 0) arrive(full + 8 * (P::STAGES + stage));
             }
             if (P::SPLIT) {
                 if (slice == slices.first) cluster_started();
@@ -527,17 +532,18 @@ __device__ __forceinline__ void join(const Block<P>& b) {
 }
 
 // The lines of the parameters are on their way together: each for itself they would take as long as all.
+template <typename P>
 __device__ __forceinline__ void bring_params_near(const LinearParams& p) {
     const u32* const words = reinterpret_cast<const u32*>(&p);
-    const u32 line = warp_index();
-    if (line < sizeof(LinearParams) / 64) asm volatile("" ::"r"(words[16 * line]));
+#pragma unroll 1
+    for (u32 line = warp_index(); line < sizeof(LinearParams) / 64; line += P::THREADS / WARP) asm volatile("" ::"r"(words[16 * line]));
 }
 
 template <typename P>
 __device__ __forceinline__ void run(const LinearParams& p) {
     __shared__ Common<P> common;
     ALIGNED_SHARED(memory);
-    bring_params_near(p);
+    bring_params_near<P>(p);
     let_next_start();
     const u32 first = blockIdx.y * TENS_ROWS;
     if (blockIdx.y > 0 && first >= *p.rows) {

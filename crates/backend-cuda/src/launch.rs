@@ -806,8 +806,8 @@ mod tests {
         assert_eq!(name(5, eight, Arch::Sm90a), "linear_bits1_stream_m8");
         assert_eq!(name(1, eight, Arch::Sm75), "linear_bits1_i8_quads_m1");
         assert_eq!(name(5, nine, Arch::Sm90a), "linear_bits1_i9_quads_m4");
-        assert_eq!(name(9, eight, Arch::Sm90a), "linear_bits1_tens16_kept");
-        assert_eq!(name(96, eight, Arch::Sm90a), "linear_bits1_tens32_kept");
+        assert_eq!(name(9, eight, Arch::Sm90a), "linear_bits1_tens16_split3");
+        assert_eq!(name(96, eight, Arch::Sm90a), "linear_bits1_tens32_split3");
         assert_eq!(name(9, nine, Arch::Sm90a), "linear_bits1_i9_batch");
         assert_eq!(name(9, eight, Arch::Sm89), "linear_bits1_i8_batch");
         assert_eq!(name(9, eight, Arch::Sm75), "linear_bits1_i8_wide");

@@ -139,4 +139,66 @@ impl Tens {
 mod tests {
     use super::*;
 
+    const MOST: u32 = 227 << 10;
+
+    fn product(rows: usize, cols: usize, shared: u32) -> Product {
+        let (activations, arch) = (Activations::I8G128, Arch::Sm90a);
+        Product { rows, cols, activations, swiglu: false, arch, shared, multiprocessors: 132, clusters: true }
+    }
+
+    /// Name, blocks of a cluster, and grid.
+    fn divided(codes: Codes, product: &Product, tiles: usize) -> (String, usize, [usize; 3]) {
+        let tens = Tens::of(codes, product, tiles).unwrap();
+        (tens.name(), tens.ranks, tens.grid())
+    }
+
+    #[test]
+    fn blocks_with_more_groups_take_more_tiles_in_one_turn() {
+        let of = |tiles| divided(Codes::Bits1, &product(32, 5120, MOST), tiles);
+        assert_eq!(of(544), ("tens32_5".to_owned(), 1, [109, 1, 1]));
+        assert_eq!(of(384), ("tens32_3".to_owned(), 1, [128, 1, 1]));
+        assert_eq!(of(258), ("tens32_2".to_owned(), 1, [129, 1, 1]));
+        // More than all have room for: they go on from one to the next.
+        assert_eq!(of(3880), ("tens32_5".to_owned(), 1, [132, 1, 1]));
+        assert_eq!(divided(Codes::Bits2, &product(9, 5120, MOST), 544), ("tens16_5".to_owned(), 1, [109, 1, 1]));
+    }
+
+    #[test]
+    fn clusters_share_the_slices_of_few_tiles() {
+        let of = |cols, tiles| divided(Codes::Bits1, &product(32, cols, MOST), tiles);
+        assert_eq!(of(17408, 80), ("tens32_split3".to_owned(), 4, [108, 1, 1]));
+        assert_eq!(of(6144, 80), ("tens32_split3".to_owned(), 4, [108, 1, 1]));
+        assert_eq!(of(4096, 96), ("tens32_split4".to_owned(), 4, [96, 1, 1]));
+        let alone = Product { clusters: false, ..product(32, 17408, MOST) };
+        assert_eq!(divided(Codes::Bits1, &alone, 80), ("tens32_2".to_owned(), 1, [40, 1, 1]));
+        // Every block has a slice.
+        let division = Division { codes: Codes::Bits1, columns: 32, split: true, groups: 3, records: 5, stages: 3 };
+        let of = |ranks| Tens::divided(division, ranks, &product(32, 384, MOST), 1).is_some();
+        assert!(of(2) && !of(4));
+    }
+
+    #[test]
+    fn tiles_of_activation_rows_share_the_multiprocessors() {
+        let of = |rows| divided(Codes::Bits1, &product(rows, 5120, MOST), 544).2;
+        assert_eq!(of(33), [66, 2, 1]);
+        assert_eq!(of(96), [44, 3, 1]);
+    }
+
+    #[test]
+    fn shared_memory_is_that_of_the_kernel() {
+        let shared = |codes, cols, tiles| Tens::of(codes, &product(32, cols, MOST), tiles).unwrap().shared;
+        // A record has 4,352 bytes of activations, and 1,152 or 2,176 of weights for each group.
+        assert_eq!(shared(Codes::Bits1, 5120, 544), 3 * 51200 + 5 * 8192);
+        assert_eq!(shared(Codes::Bits1, 17408, 80), 3 * 39936 + 16 * 3 * 8192 / 4);
+        assert_eq!(shared(Codes::Bits2, 5120, 258), 4 * 44032 + 2 * 8192);
+        assert_eq!(Tens::of(Codes::Bits1, &product(32, 5120, 99 << 10), 544), None);
+    }
+
+    #[test]
+    fn it_runs_for_some_tens_of_rows() {
+        let runs = |rows, codes| Tens::runs(codes, &product(rows, 5120, MOST));
+        assert!(!runs(8, Codes::Bits1) && runs(9, Codes::Bits1) && runs(96, Codes::Bits2) && !runs(97, Codes::Bits1));
+        assert!(!runs(32, Codes::Bits4));
+        assert!(!Tens::runs(Codes::Bits1, &Product { arch: Arch::Sm89, ..product(32, 5120, MOST) }));
+    }
 }

@@ -2,7 +2,7 @@
 // `prepare` has put into the order of the matrix units. The same results as in `linear.cuh`, bit for bit.
 //
 // A thread block has a tile of 64 weight rows for each of its GROUPS groups of four warps, which go through the records together:
-// so what is read of the activations, they all use, and a tile's sums stay in registers. One warp more orders copies, into a ring of
+// so what is read of the activations, they all use, and no sums go from group to group. Four warps more order copies, into a ring of
 // stages of some records.
 //
 // Where there are fewer tiles than multiprocessors have groups, the blocks of a cluster share the slices of the same tiles. The sums
@@ -20,6 +20,8 @@ using tiles::MAGIC;
 using tiles::MAGIC_BITS;
 
 constexpr u32 GROUP_THREADS = 128;
+// Warps that order copies, as many as registers are given to together: a warp orders one copy after another.
+constexpr u32 FEEDERS = 4;
 
 // Bytes of one record of a tile of activation rows, and what goes with them.
 constexpr u32 ROW_BYTES = TENS_ROWS * GROUP;
@@ -30,7 +32,7 @@ template <u32 BITS_, u32 COLUMNS_, bool SPLIT_, u32 GROUPS_, u32 RECORDS_, u32 S
 struct Plan {
     static constexpr u32 BITS = BITS_, COLUMNS = COLUMNS_, GROUPS = GROUPS_, RECORDS = RECORDS_, STAGES = STAGES_;
     static constexpr bool SPLIT = SPLIT_;
-    static constexpr u32 MULTIPLY = GROUPS * GROUP_THREADS, THREADS = MULTIPLY + WARP;
+    static constexpr u32 MULTIPLY = GROUPS * GROUP_THREADS, THREADS = MULTIPLY + FEEDERS * WARP;
 
     static constexpr u32 ROW_BYTES = COLUMNS * GROUP;
     // Of a block of 32 weight rows.
@@ -203,13 +205,13 @@ struct Way {
     }
 };
 
-// Orders copies, by a warp: a lane has codes or scales of one of the two blocks of a group, others have the activations. Weights
-// are ordered before the kernel in front has ended.
+// Orders copies, by one of FEEDERS warps: a lane has codes or scales of one of the two blocks of a group, others have the
+// activations. Weights are ordered before the kernel in front has ended.
 template <typename P>
-__device__ __forceinline__ void feed(const Block<P>& b) {
+__device__ __forceinline__ void feed(const Block<P>& b, u32 feeder) {
     constexpr u32 OF_WEIGHTS = 4 * P::GROUPS;
-    const u32 lane = threadIdx.x % WARP, half = lane / 2;
-    const bool codes = lane % 2 == 0;
+    const u32 copy = threadIdx.x % WARP * FEEDERS + feeder, half = copy / 2;
+    const bool codes = copy % 2 == 0;
     const u32 each = codes ? P::UNIT_BYTES : P::SCALE_BYTES;
     const u32 at = codes ? P::CODES_AT + half * P::RECORDS * P::UNIT_BYTES : P::SCALES_AT + half * P::RECORDS * P::SCALE_BYTES;
     const u8* from = nullptr;
@@ -218,30 +220,28 @@ __device__ __forceinline__ void feed(const Block<P>& b) {
     const auto weights = [&](const Way<P>& way, const Ring<P>& ring) {
         const u32 count = way.count();
         const SharedPlace full = b.full + 8 * ring.stage;
-        if (known != way.set && lane < OF_WEIGHTS) {
+        if (known != way.set && copy < OF_WEIGHTS) {
             known = way.set;
             const Half of(b.p, min(known * P::GROUPS + half / 2, b.tiles - 1), half % 2);
             from = codes ? of.part->codes + u64(of.block) * of.part->units * (BLOCK_ROWS * 16)
                          : of.part->scales + u64(of.block) * of.part->groups * (BLOCK_ROWS * 2);
         }
-        if (lane == 0) expect_bytes(full, count * P::COMING);
-        __syncwarp();
-        if (lane < OF_WEIGHTS) copy_bulk(stage(ring) + at, from + way.base * each, count * each, full);
+        // Bytes of other warps may have come before: the phase ends behind this arrival.
+        if (copy == 0) expect_bytes(full, count * P::COMING);
+        if (copy < OF_WEIGHTS) copy_bulk(stage(ring) + at, from + way.base * each, count * each, full);
     };
     const auto rows = [&](const Way<P>& way, const Ring<P>& ring) {
         const u32 count = way.count();
         const SharedPlace full = b.full + 8 * ring.stage;
         const u64 place = u64(blockIdx.y) * b.slices.records + way.base;
-        if (lane == OF_WEIGHTS) copy_bulk(stage(ring) + P::BESIDE_AT, b.p.x.beside + place, count * BESIDE_BYTES, full);
+        if (copy == OF_WEIGHTS) copy_bulk(stage(ring) + P::BESIDE_AT, b.p.x.beside + place, count * BESIDE_BYTES, full);
         // They lie together where all rows of a tile are wanted.
-        const u32 copies = P::COLUMNS == TENS_ROWS ? 1 : count, r = lane - OF_WEIGHTS - 1;
+        const u32 copies = P::COLUMNS == TENS_ROWS ? 1 : count, r = copy - OF_WEIGHTS - 1;
         if (r < copies) copy_bulk(stage(ring) + r * P::ROW_BYTES, b.p.x.tiles + (place + r) * ROW_BYTES, count / copies * P::ROW_BYTES, full);
     };
     Way<P> ahead(b), first = ahead;
     Ring<P> ring, begin;
     for (; begin.phase == 0 && !ahead.is_over(); ahead.next(), begin.next()) weights(ahead, begin);
-    // The others find the barriers made, of which this warp has made use.
-    __syncthreads();
     wait_for_previous();
     for (; ring.phase == 0 && !first.is_over(); first.next(), ring.next()) rows(first, ring);
     for (; !ahead.is_over(); ahead.next(), ring.next()) {
@@ -376,13 +376,6 @@ __device__ __forceinline__ void multiply(const Block<P>& b, u32 group) {
     }
     const u32 flipped = unknown(FLIPPED<BITS>);
     Ring<P> ring;
-    Codes<BITS> codes;
-    const auto load = [&](SharedPlace from, u32 r) {
-#pragma unroll
-        for (u32 i = 0; i < 2; ++i) codes.load(i, from + codes_at[i] + r * P::UNIT_BYTES);
-    };
-    wait_for_phase(full, 0);
-    load(memory, 0);
     for (u32 set = b.first_set; set < b.sets; set += b.set_step()) {
         const u32 tile = set * P::GROUPS + group;
         float factor[2] = {};
@@ -401,12 +394,19 @@ __device__ __forceinline__ void multiply(const Block<P>& b, u32 group) {
             float sum[OWN] = {};
             const u32 end = slices.to(slice);
 #pragma unroll 1
-            for (u32 base = slices.from(slice); base < end; base += slices.piece) {
+            for (u32 base = slices.from(slice); base < end; base += slices.piece, ring.next()) {
+                wait_for_phase(full + 8 * ring.stage, ring.phase);
                 const SharedPlace now = memory + ring.stage * P::STAGE_BYTES;
                 const auto rows = matrix_place(now);
                 const SharedPlace beside = now + P::BESIDE_AT + 8 * t;
+                const SharedPlace codes_of[2] = {now + codes_at[0], now + codes_at[1]};
                 const SharedPlace scales_of[2] = {now + scales_at[0], now + scales_at[1]};
-                const u32 last = min(end - base, slices.piece) - 1;
+                const u32 records = min(end - base, slices.piece);
+                Codes<BITS> codes;
+                const auto load = [&](u32 r) {
+#pragma unroll
+                    for (u32 i = 0; i < 2; ++i) codes.load(i, codes_of[i] + r * P::UNIT_BYTES);
+                };
                 // Begins the products of a record.
                 i32 d[OWN];
                 const auto begin = [&](u32 r) {
@@ -452,28 +452,19 @@ __device__ __forceinline__ void multiply(const Block<P>& b, u32 group) {
                         sum[i] = fmaf(step[i / 4 * 2 + i % 2], term, sum[i]);
                     }
                 };
+                load(0);
 #pragma unroll
-                for (u32 r = 0; r + 1 < P::RECORDS; ++r) {
-                    if (r >= last) break;
+                for (u32 r = 0; r < P::RECORDS; ++r) {
+                    if (r >= records) break;
                     begin(r);
-                    // What comes next is on its way while the matrix units work.
+                    // What comes next is on its way while the matrix units work. Behind the last record these are codes that nobody uses.
                     scales(r);
-                    load(now, r + 1);
+                    if (r + 1 < P::RECORDS) load(r + 1);
                     wait_for_products<0>(d);
                     fold();
                 }
-                begin(last);
-                scales(last);
-                const u32 stage = ring.stage;
-                ring.next();
-                if (base + slices.piece < end || slice + 1 < slices.end || set + b.set_step() < b.sets) {
-                    wait_for_phase(full + 8 * ring.stage, ring.phase);
-                    load(memory + ring.stage * P::STAGE_BYTES, 0);
-                }
-                wait_for_products<0>(d);
-                fold();
                 __syncwarp();
-                if (lane == 0) arrive(full + 8 * (P::STAGES + stage));
+                if (lane == 0) arrive(full + 8 * (P::STAGES + ring.stage));
             }
             if (P::SPLIT) {
                 if (slice == slices.first) cluster_started();
@@ -555,26 +546,23 @@ __device__ __forceinline__ void run(const LinearParams& p) {
         p, rank, ranks_log, Slices(p, P::RECORDS, rank, ranks_log), blockIdx.x >> ranks_log, (tiles + P::GROUPS - 1) / P::GROUPS, tiles, first,
         shared_place(&common), shared_place(memory)
     };
-    const u32 role = warp_index();
-    if (role < 4 * P::GROUPS) {
-        if (P::SPLIT) cluster_start();
-        __syncthreads();
-        multiply(block, role / 4);
-        if (P::SPLIT) join(block);
-        return;
-    }
-    const u32 lane = threadIdx.x % WARP;
-    if (lane < 2 * P::STAGES + 1) {
+    const u32 role = warp_index(), lane = threadIdx.x % WARP;
+    if (role == 4 * P::GROUPS && lane < 2 * P::STAGES + 1) {
         make_barrier(block.full + 8 * lane, lane / P::STAGES == 1 ? 4 * P::GROUPS : 1);
         show_barriers();
         if (P::SPLIT && lane == 2 * P::STAGES) {
             expect_bytes(block.box(), (block.slices.count * P::GROUPS << block.share_log()) * u32(sizeof(float4)));
         }
     }
-    __syncwarp();
     if (P::SPLIT) cluster_start();
-    feed(block);
-    if (P::SPLIT) cluster_started();
+    __syncthreads();
+    if (role < 4 * P::GROUPS) {
+        multiply(block, role / 4);
+        if (P::SPLIT) join(block);
+    } else {
+        feed(block, role - 4 * P::GROUPS);
+        if (P::SPLIT) cluster_started();
+    }
 }
 
 }  // namespace tens

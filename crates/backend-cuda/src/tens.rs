@@ -119,9 +119,9 @@ impl Tens {
         fits.then_some((cycles, Tens { division, ranks, blocks, row_tiles, shared }))
     }
 
-    /// Beside the groups a warp orders copies.
+    /// Beside the groups four warps order copies.
     pub(crate) fn threads(&self) -> usize {
-        128 * self.division.groups + 32
+        128 * (self.division.groups + 1)
     }
 
     /// The kernel's name behind that of its codes.

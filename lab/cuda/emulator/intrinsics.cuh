@@ -296,7 +296,7 @@ inline void weigh_pieces(i32 (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) {
     }
 }
 
-// There are no clusters: the driver says so, and nobody asks for them.
+// There are no clusters: the driver says so, and nobody asks for them. A block is one of its own.
 inline void make_barrier(u64*) {}
 inline void expect_bytes(u64*, u32) {}
 inline void wait_for_arrivals(u64*) {}

@@ -294,7 +294,7 @@ struct Variant {
     Shape shape(const Matrix& m, u32 rows, u32 ranks) const {
         const u32 row_tiles = ceil_div(rows, 32);
         const u32 blocks = split ? sets(m) * ranks : std::min(sets(m), std::max(multiprocessors / row_tiles, 1u));
-        return {name, {blocks, row_tiles, 1}, groups * 128 + 32, shared(m, ranks), ranks};
+        return {name, {blocks, row_tiles, 1}, (groups + 1) * 128, shared(m, ranks), ranks};
     }
 };
 

@@ -34,6 +34,9 @@ struct Plan {
     static constexpr bool SPLIT = SPLIT_;
     static constexpr u32 MULTIPLY = GROUPS * GROUP_THREADS, THREADS = MULTIPLY + FEEDERS * WARP;
 
+    // Blocks that a multiprocessor should have registers for.
+    static constexpr u32 BLOCKS = SPLIT && COLUMNS < TENS_ROWS && GROUPS <= 3 ? 2 : 1;
+
     static constexpr u32 ROW_BYTES = COLUMNS * GROUP;
     // Of a block of 32 weight rows.
     static constexpr u32 UNIT_BYTES = BITS * BLOCK_ROWS * 16, SCALE_BYTES = BLOCK_ROWS * 2;

@@ -34,7 +34,7 @@ struct Division {
 }
 
 /// As in `linear_tens.cu`, for either number of activation rows.
-const DIVISIONS: [(Codes, bool, [usize; 3]); 10] = [
+const DIVISIONS: [(Codes, bool, [usize; 3]); 9] = [
     (Codes::Bits1, false, [2, 5, 4]),
     (Codes::Bits1, false, [3, 5, 4]),
     (Codes::Bits1, false, [5, 5, 3]),
@@ -42,7 +42,6 @@ const DIVISIONS: [(Codes, bool, [usize; 3]); 10] = [
     (Codes::Bits1, true, [4, 4, 3]),
     (Codes::Bits2, false, [2, 5, 4]),
     (Codes::Bits2, false, [3, 5, 3]),
-    (Codes::Bits2, false, [5, 3, 3]),
     (Codes::Bits2, true, [3, 3, 3]),
     (Codes::Bits2, true, [4, 3, 2]),
 ];
@@ -111,8 +110,10 @@ impl Tens {
         let shared = stages * (records * record).next_multiple_of(1024) + if split { count * sums / ranks } else { sums };
         let sets = tiles.div_ceil(groups);
         let room = (clusters(product.multiprocessors as usize, ranks) / row_tiles).max(1);
+        // With few groups and rows a multiprocessor has registers for two blocks.
+        let two = columns < TENS_ROWS && groups <= 3 && 2 * (shared + OWN) <= product.shared as usize;
         let fits = shared + OWN <= product.shared as usize
-            && (!split || product.clusters && ranks <= count && sets <= room);
+            && (!split || product.clusters && ranks <= count && sets <= if two { 2 * room } else { room });
         let turns = sets.div_ceil(room);
         let cycles = turns * groups * (share * size).min(all) * record_cycles(groups) + if split { share * JOIN_CYCLES } else { 0 };
         let blocks = if split { sets * ranks } else { sets.min(room) };
@@ -160,7 +161,9 @@ mod tests {
         assert_eq!(of(258), ("tens32_2".to_owned(), 1, [129, 1, 1]));
         // More than all have room for: they go on from one to the next.
         assert_eq!(of(3880), ("tens32_5".to_owned(), 1, [132, 1, 1]));
-        assert_eq!(divided(Codes::Bits2, &product(9, 5120, MOST), 544), ("tens16_5".to_owned(), 1, [109, 1, 1]));
+        assert_eq!(divided(Codes::Bits1, &product(9, 5120, MOST), 544), ("tens16_5".to_owned(), 1, [109, 1, 1]));
+        // A record of two bits leaves no room for five groups.
+        assert_eq!(divided(Codes::Bits2, &product(32, 5120, MOST), 544), ("tens32_3".to_owned(), 1, [132, 1, 1]));
     }
 
     #[test]
@@ -169,6 +172,8 @@ mod tests {
         assert_eq!(of(17408, 80), ("tens32_split3".to_owned(), 4, [108, 1, 1]));
         assert_eq!(of(6144, 80), ("tens32_split3".to_owned(), 4, [108, 1, 1]));
         assert_eq!(of(4096, 96), ("tens32_split4".to_owned(), 4, [96, 1, 1]));
+        // Two blocks a multiprocessor.
+        assert_eq!(divided(Codes::Bits1, &product(16, 17408, MOST), 80), ("tens16_split3".to_owned(), 8, [216, 1, 1]));
         let alone = Product { clusters: false, ..product(32, 17408, MOST) };
         assert_eq!(divided(Codes::Bits1, &alone, 80), ("tens32_2".to_owned(), 1, [40, 1, 1]));
         // Every block has a slice.

@@ -404,7 +404,7 @@ __device__ __forceinline__ void arrive_with_copies(SharedPlace barrier) {
 #endif
 }
 
-#if __CUDA_ARCH__ >= 900
+#if CODE_PATH >= 900
 #define BULK_COPIES
 #endif
 
@@ -480,7 +480,7 @@ __device__ __forceinline__ u32 cluster_rank() {
 // The blocks of its cluster.
 __device__ __forceinline__ u32 cluster_size() {
     u32 size = 1;
-#if __CUDA_ARCH__ >= 900
+#if CODE_PATH >= 900
     asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(size));
 #endif
     return size;
@@ -500,7 +500,7 @@ __device__ __forceinline__ void send(float* at, u64* box, u32 rank, float x) {
 }
 
 __device__ __forceinline__ void send(SharedPlace at, SharedPlace box, u32 rank, const float4& x) {
-#if __CUDA_ARCH__ >= 900
+#if CODE_PATH >= 900
     asm volatile("{\n\t.reg .u32 to, counted;\n\tmapa.shared::cluster.u32 to, %0, %2;\n\t"
                  "mapa.shared::cluster.u32 counted, %1, %2;\n\t"
                  "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [to], {%3, %4, %5, %6}, [counted];\n\t}" ::"r"(at),

@@ -88,10 +88,11 @@ impl Tens {
         }
         let columns = if rows <= TENS_ROWS / 2 { TENS_ROWS / 2 } else { TENS_ROWS };
         let ranks = |split: bool| if split { [2, 4, 8].as_slice() } else { &[1] };
-        let all = DIVISIONS.iter().filter(|(of, ..)| *of == codes).flat_map(|&(codes, split, [groups, records, stages])| {
-            let division = Division { codes, columns, split, groups, records, stages };
-            ranks(split).iter().filter_map(move |&ranks| Tens::divided(division, ranks, product, tiles))
-        });
+        let all =
+            DIVISIONS.iter().filter(|(of, ..)| *of == codes).flat_map(|&(codes, split, [groups, records, stages])| {
+                let division = Division { codes, columns, split, groups, records, stages };
+                ranks(split).iter().filter_map(move |&ranks| Tens::divided(division, ranks, product, tiles))
+            });
         // The first one of those that take the fewest cycles, as counted.
         all.min_by_key(|(cycles, _)| *cycles).map(|(_, tens)| tens)
     }
@@ -107,7 +108,8 @@ impl Tens {
         // Rows and what goes with them; codes and scales of two blocks for each group.
         let record = columns * GROUP + 8 * TENS_ROWS + groups * TILE * (16 * codes.units(GROUP) + 2);
         let sums = groups * columns * TILE * 4;
-        let shared = stages * (records * record).next_multiple_of(1024) + if split { count * sums / ranks } else { sums };
+        let shared =
+            stages * (records * record).next_multiple_of(1024) + if split { count * sums / ranks } else { sums };
         let sets = tiles.div_ceil(groups);
         let room = (clusters(product.multiprocessors as usize, ranks) / row_tiles).max(1);
         // With few groups and rows a multiprocessor has registers for two blocks.
@@ -115,7 +117,8 @@ impl Tens {
         let fits = shared + OWN <= product.shared as usize
             && (!split || product.clusters && ranks <= count && sets <= if two { 2 * room } else { room });
         let turns = sets.div_ceil(room);
-        let cycles = turns * groups * (share * size).min(all) * record_cycles(groups) + if split { share * JOIN_CYCLES } else { 0 };
+        let cycles = turns * groups * (share * size).min(all) * record_cycles(groups)
+            + if split { share * JOIN_CYCLES } else { 0 };
         let blocks = if split { sets * ranks } else { sets.min(room) };
         fits.then_some((cycles, Tens { division, ranks, blocks, row_tiles, shared }))
     }

@@ -100,8 +100,8 @@ struct Case<'a> {
 }
 
 impl Case<'_> {
-    fn plan(&self, rows: usize) -> Plan {
-        let bucket = Bucket { rows, logits: rows, context: self.tokens + 70 };
+    fn plan(&self, rows: usize, context: usize) -> Plan {
+        let bucket = Bucket { rows, logits: rows, context };
         let program = record(self.backend, bucket, self.kind, self.attention);
         self.backend.compile(program, &self.cache, PlanOptions::default()).unwrap()
     }
@@ -119,9 +119,9 @@ impl Case<'_> {
         output.values["y"].iter().map(|v| v.to_bits()).collect()
     }
 
-    /// The whole sequence in steps of these rows at most.
-    fn pieces(&self, slot: usize, first: usize, rows: usize) -> Vec<u32> {
-        let plans = (self.plan(first), self.plan(rows));
+    /// The whole sequence in steps of these rows at most, by plans for so long a context.
+    fn pieces(&self, slot: usize, [first, rows, context]: [usize; 3]) -> Vec<u32> {
+        let plans = (self.plan(first, context), self.plan(rows, context));
         let mut out = self.run(&plans.0, slot, 0, first);
         let mut past = first;
         while past < self.tokens {
@@ -143,10 +143,11 @@ fn a_row_has_the_same_bits_in_every_plan() {
         }
     };
     let few = Attention { heads: HEADS, kv_heads: 2, dim: 64 };
-    // Of these, 60 rows with all their splits are more than what a head a warp is for, and contexts are long.
+    // Of these, 60 rows with all their splits are more than what a head a warp is for, and contexts are long; so is one row in a plan
+    // for far longer ones, where it is short up to 1024 tokens.
     let (four, six) = (Attention { heads: 4, kv_heads: 1, dim: 128 }, Attention { heads: 6, kv_heads: 1, dim: 256 });
-    let small: (usize, &[_]) = (530, &[(500, 1), (256, 13), (64, 150)]);
-    let large: (usize, &[_]) = (1090, &[(1075, 1), (1000, 60)]);
+    let small: (usize, &[_]) = (530, &[[500, 1, 600], [256, 13, 600], [64, 150, 600]]);
+    let large: (usize, &[_]) = (1090, &[[1075, 1, 1160], [1000, 60, 1160], [1010, 1, 70_000]]);
     for (format, kind, attention, (tokens, pieces)) in [
         (KvFormat::F16, Activations::I8G128, few, small),
         (KvFormat::F32, Activations::I9G128, few, small),
@@ -172,13 +173,15 @@ fn a_row_has_the_same_bits_in_every_plan() {
         let cache = backend.cache(CacheSpec { kv, state: Some(state) }).unwrap();
         let case = Case { backend: &backend, cache, kind, attention, tokens };
         let Attention { heads, dim, .. } = attention;
-        let whole = case.run(&case.plan(1100), 0, 0, tokens);
+        let whole = case.run(&case.plan(1100, tokens + 70), 0, 0, tokens);
         assert!(whole.iter().all(|bits| f32::from_bits(*bits).is_finite()), "{format} {kind}: numbers break down");
-        for (slot, &(first, rows)) in (1..).zip(pieces) {
-            let pieces = case.pieces(slot, first, rows);
+        for (slot, &steps) in (1..).zip(pieces) {
+            let pieces = case.pieces(slot, steps);
+            let [first, rows, context] = steps;
             let differs = whole.iter().zip(&pieces).position(|(a, b)| a != b);
             let what = format!("{format} {kind}, {heads} heads of {dim}");
-            assert_eq!(differs, None, "{what}: first {first}, then {rows} rows, {HIDDEN} values a row");
+            let steps = format!("first {first}, then {rows} rows, plans for {context} tokens");
+            assert_eq!(differs, None, "{what}: {steps}, {HIDDEN} values a row");
             let states = [0, slot].map(|slot| backend.read_slot(&case.cache, slot, 0).unwrap());
             assert!(states[0] == states[1], "{what}: the states differ after pieces of {rows}");
         }

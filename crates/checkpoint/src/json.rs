@@ -17,6 +17,10 @@ pub(crate) const INDEX_LIMIT: u64 = 256 << 20;
 /// The bytes of a file of at most `limit` bytes; `None` when it does not exist.
 pub(crate) fn read_file(path: &Path, limit: u64) -> Result<Option<Vec<u8>>, Error> {
     let fail = |problem| Error::new(path, problem);
+    // Opening a pipe waits for its other end.
+    if fs::metadata(path).is_ok_and(|found| !found.is_file()) {
+        return Err(fail(Problem::NotAFile));
+    }
     let file = match fs::File::open(path) {
         Ok(file) => file,
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),

@@ -56,9 +56,14 @@ impl Storage {
         parse: impl Fn(&[u8], u64) -> Result<Parsed<T>, Problem>,
     ) -> Result<(Self, T), Error> {
         let fail = |problem| Error::new(path, problem);
-        let file = File::open(path).map_err(|e| {
+        let refused = |e: std::io::Error| {
             fail(if e.kind() == std::io::ErrorKind::NotFound { Problem::NotFound } else { Problem::Io(e) })
-        })?;
+        };
+        // Opening a pipe waits for its other end.
+        if !std::fs::metadata(path).map_err(refused)?.is_file() {
+            return Err(fail(Problem::NotAFile));
+        }
+        let file = File::open(path).map_err(refused)?;
         let len = file.metadata().map_err(|e| fail(e.into()))?.len();
         if len == 0 {
             return Err(fail(Problem::Empty));

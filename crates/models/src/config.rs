@@ -44,7 +44,7 @@ impl<'a> Config<'a> {
         let meta = self.get(key).ok_or_else(|| ModelError::MissingKey(self.spelled(key)))?;
         match meta.as_usize() {
             Some(n) if n > 0 && n < 1 << 32 => Ok(n),
-            _ => Err(self.unsupported(key, &meta, "a positive count")),
+            _ => Err(self.unsupported(key, &meta, "a count from 1 to 4294967295")),
         }
     }
 
@@ -157,7 +157,7 @@ impl<'a> Config<'a> {
     }
 }
 
-fn show(meta: &Meta) -> String {
+pub(crate) fn show(meta: &Meta) -> String {
     match meta {
         Meta::Int(v) => v.to_string(),
         Meta::Float(v) => v.to_string(),

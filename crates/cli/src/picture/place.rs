@@ -61,6 +61,23 @@ pub fn check(paths: &[PathBuf], force: bool) -> Result<()> {
     Ok(())
 }
 
+/// Fails where two results, or a result and what it is made of, would be one file.
+///
+/// # Errors
+/// [`Usage`] with the flags and the path.
+pub fn must_differ((flag, path): (&str, &Path), (other_flag, other): (&str, &Path)) -> Result<()> {
+    // What is not there yet has a folder that is; names of a folder may differ and mean one.
+    let real = |path: &Path| -> PathBuf {
+        let whole = fs::canonicalize(path).ok();
+        let in_folder = || Some(fs::canonicalize(folder(path)).ok()?.join(path.file_name()?));
+        whole.or_else(in_folder).unwrap_or_else(|| path.to_owned())
+    };
+    if real(path) == real(other) {
+        bail!(Usage(format!("{flag} and {other_flag} both name {}; give one of them another file", path.display())));
+    }
+    Ok(())
+}
+
 fn folder(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
@@ -98,6 +115,18 @@ mod tests {
         };
         assert_eq!(names("a/out.png", 1), ["a/out.png"]);
         assert_eq!(names("a/out.v2.png", 2), ["a/out.v2-1.png", "a/out.v2-2.png"]);
+    }
+
+    #[test]
+    fn one_file_is_not_two_results() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let [plain, dotted] = ["a.png", "./a.png"].map(|name| dir.path().join(name));
+        let differ = |other: &Path| must_differ(("-o", &plain), ("--latents-out", other));
+        assert!(differ(&dir.path().join("b.png")).is_ok());
+        let error = differ(&dotted).expect_err("the same").to_string();
+        assert!(error.contains("-o and --latents-out both name"), "{error}");
+        fs::write(&plain, b"x").expect("written");
+        assert!(differ(&dotted).is_err());
     }
 
     #[test]

@@ -4,7 +4,7 @@ use super::fingerprint;
 use super::recipe::{Maker, Recipe};
 use crate::args::ImageRunOptions;
 use crate::resolve::Located;
-use crate::{backends, image_model};
+use crate::{Usage, backends, image_model};
 use anyhow::{Context, Result, anyhow, bail};
 use onebit_engine::image::{
     ImageError, ImageEvent, ImageModel, ImagePlan, ImageRequest, ImageSettings, Picture, Residency,
@@ -175,12 +175,12 @@ fn fit(prompt: &str, most: usize, count: impl Fn(&str) -> Result<usize>) -> Resu
 pub fn in_flags(error: ImageError) -> anyhow::Error {
     match error {
         ImageError::Parameter { name: "decode bytes", wanted, got } => {
-            anyhow!("--decode-memory: the bytes must be {wanted}, got {got}")
+            anyhow!(Usage(format!("--decode-memory: the bytes must be {wanted}, got {got}")))
         }
         ImageError::Parameter { name: "text tokens", wanted, got } => {
-            anyhow!("--max-sequence-length must be {wanted}, got {got}")
+            anyhow!(Usage(format!("--max-sequence-length must be {wanted}, got {got}")))
         }
-        ImageError::Parameter { name, wanted, got } => anyhow!("--{name} must be {wanted}, got {got}"),
+        ImageError::Parameter { name, wanted, got } => anyhow!(Usage(format!("--{name} must be {wanted}, got {got}"))),
         other => other.into(),
     }
 }

@@ -19,6 +19,7 @@
 use super::facts::{ImageFacts, ImageSize};
 use super::names::Named;
 use super::part_loader;
+use crate::config::show;
 use crate::loader::{Loader, PartKind, Target};
 use crate::{LoadOptions, ModelError, Outline, Progress};
 use onebit_ops::{Activations, Backend, Bucket, Meta, Norm, Program, Recorder, Seen, View, Weight, WeightSource};
@@ -317,7 +318,7 @@ fn unsupported(key: &str, found: impl std::fmt::Display, wanted: &str) -> ModelE
 fn count(source: &dyn WeightSource, key: &str) -> Result<usize, ModelError> {
     let meta = source.meta(key).ok_or_else(|| ModelError::MissingKey(key.to_owned()))?;
     let fits = |n: &usize| *n > 0 && *n < 1 << 24;
-    meta.as_usize().filter(fits).ok_or_else(|| unsupported(key, format!("{meta:?}"), "a positive count"))
+    meta.as_usize().filter(fits).ok_or_else(|| unsupported(key, show(&meta), "a count from 1 to 16777215"))
 }
 
 /// A number, or what the reference takes where there is none.
@@ -327,7 +328,7 @@ fn number(source: &dyn WeightSource, key: &str, default: f64) -> Result<f64, Mod
         Some(meta) => meta
             .as_f64()
             .filter(|v| v.is_finite() && *v > 0.0)
-            .ok_or_else(|| unsupported(key, format!("{meta:?}"), "a positive number")),
+            .ok_or_else(|| unsupported(key, show(&meta), "a positive number")),
     }
 }
 

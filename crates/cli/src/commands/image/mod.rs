@@ -42,6 +42,12 @@ pub fn run(args: &ImageArgs) -> Result<()> {
     let wanted = Wanted::read(args)?;
     let paths = place::numbered(&args.output, args.count);
     place::must_be_png(&args.output)?;
+    if let Some(latents) = &args.paint.latents_out {
+        place::must_differ(("-o", &args.output), ("--latents-out", latents))?;
+        if let Some(noise) = &args.paint.noise {
+            place::must_differ(("--noise", noise), ("--latents-out", latents))?;
+        }
+    }
     place::check(&paths, args.force)?;
     place::check(args.paint.latents_out.as_slice(), args.force)?;
     let located = match &wanted.model {

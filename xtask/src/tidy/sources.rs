@@ -13,7 +13,9 @@ const LARGE: &[&str] = &[
     "models/sprout/vae/diffusion_pytorch_model.safetensors",
     "models/sprout-ternary/transformer-packed-mflux/diffusion_pytorch_model.safetensors", // its sibling in 2 bits
     "crates/backend-cuda/compiled/machine-90a.xz", // every CUDA kernel for one generation of GPUs
-    "crates/backend-cuda/compiled/ptx.xz",         // every CUDA kernel for four of them, as text
+    "crates/backend-cuda/compiled/machine-100.xz",
+    "crates/backend-cuda/compiled/machine-120.xz",
+    "crates/backend-cuda/compiled/ptx.xz", // every CUDA kernel for four of them, as text
 ];
 const LARGE_KIB: u64 = 1500;
 const TESTDATA_BYTES: u64 = 22_000_000;

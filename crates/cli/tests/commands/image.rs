@@ -311,10 +311,11 @@ fn what_is_missing_or_wrong_is_said_before_the_work() {
     desk.image(&["/no/such/folder", "--prompt", "A tree"]).fails(1, &["does not exist"]);
     desk.image(&["image-ternary-4b", "--prompt", "A tree"]).fails(1, &["onebit pull"]);
     desk.small(&["--steps", "0"]).code_is(2);
-    desk.small(&["--guidance", "nan"]).fails(1, &["guidance"]);
+    desk.small(&["-o", "one.png", "--latents-out", "./one.png"]).fails(2, &["-o and --latents-out both name"]);
+    desk.small(&["--guidance", "nan"]).fails(2, &["guidance"]);
     desk.small(&["--shift", "much"]).fails(2, &["--shift"]);
     desk.small(&["--ctx", "512"]).code_is(2);
-    desk.small(&["--backend", "reference", "--max-sequence-length", "8"]).fails(1, &["--max-sequence-length", "frame"]);
+    desk.small(&["--backend", "reference", "--max-sequence-length", "8"]).fails(2, &["--max-sequence-length", "frame"]);
     assert!(desk.names().is_empty(), "{:?}", desk.names());
     // The other way round.
     let reply = onebit(&["run", &model, "hello"]).run();
@@ -478,7 +479,7 @@ fn the_decoder_works_in_tiles_where_memory_is_small() {
     };
     let (whole, tiles) = (make(&["-o", "whole.png"]), make(&["--decode-memory", "47", "-o", "tiles.png"]));
     assert_eq!(whole["tiles"], 1, "{whole}");
-    desk.small(&["--decode-memory", "1", "-o", "small.png"]).fails(1, &["--decode-memory"]);
+    desk.small(&["--decode-memory", "1", "-o", "small.png"]).fails(2, &["--decode-memory"]);
     assert!(tiles["tiles"].as_u64().is_some_and(|n| n > 1), "{tiles}");
     assert!(tiles["predicted_peak_bytes"].as_u64() < whole["predicted_peak_bytes"].as_u64());
     assert!(tiles["peak_rss"].as_u64() < whole["peak_rss"].as_u64(), "{tiles} {whole}");

@@ -13,6 +13,7 @@ pub(crate) const TEST: &[&str] = &["test", "--workspace"];
 /// numbers of rows are left to GPUs.
 const ON_LAVAPIPE: &[&str] = &[
     "attention",
+    "chains",
     "contract",
     "conv",
     "embedding",

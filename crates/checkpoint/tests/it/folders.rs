@@ -243,3 +243,19 @@ fn a_mixed_pack_in_two_shards_reads_every_override() {
     assert_eq!(format("model.layers.1.self_attn.v_proj"), "F16");
     assert_eq!(format("model.layers.2.mlp.up_proj"), "MLX affine 1-bit g128 F16");
 }
+
+/// Opening a pipe would wait for somebody who writes to it.
+#[cfg(unix)]
+#[test]
+fn a_pipe_in_a_folder_is_refused() {
+    for name in ["s2.safetensors", "config.json"] {
+        let dir = three_shards();
+        let path = dir.path().join(name);
+        if path.exists() {
+            fs::remove_file(&path).unwrap();
+        }
+        assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+        let error = refused(dir.path()).to_string();
+        assert!(error.contains(name) && error.contains("neither a file nor a folder"), "{error}");
+    }
+}
